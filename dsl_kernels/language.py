@@ -1,6 +1,6 @@
 """The tile language in one import: what a schedule, a body and a leaf are written in.
 
-`docs/declaring.md` says what each word means, `examples/` use them one idea at a time.
+docs/declaring.md, bodies.md, statements.md and leaves.md say what each word means, `examples/` use them one idea at a time.
 """
 
 from .abi import TensorMap

@@ -1,4 +1,4 @@
-"""Numbers of a kernel's dtypes in torch: how leaves work them out, and bring them back into the range of 32 bits."""
+"""Arithmetic of a kernel's dtypes in torch, with 32-bit results brought back into their range."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ else:
 
 
 def signed(words: Any) -> Any:
-    """The number that an int32 of the same bits is."""
+    """The same 32 bits read as an int32."""
     if isinstance(words, torch.Tensor):
         return words.int().long()
     return ((words + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
 
 
 def unsigned(words: Any) -> Any:
-    """The number that a uint32 of the same bits is."""
+    """The same 32 bits read as a uint32."""
     return words & 0xFFFFFFFF
 
 
 def number(value: Any) -> torch.Tensor:
-    """A number as a tensor, fractions in float32 whatever a process has for its default."""
+    """A number as a tensor; fractions are float32, whatever the process's default dtype is."""
     return torch.as_tensor(value, dtype=torch.float32 if isinstance(value, float) else None)
 
 
@@ -34,13 +34,13 @@ def _rounded(value: Any) -> torch.Tensor:
     return number(value).to(torch.bfloat16).float()
 
 
-# What brings a result into the range of its dtype, where it may leave that.
+# For each dtype whose results may leave its range, the function that brings them back.
 IN_RANGE: dict[str, Callable[[Any], Any]] = {"int32": signed, "uint32": unsigned, "bfloat16": _rounded}
 FLOATS = ("float32", "bfloat16", "float16")
 
 
 def stored(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
-    """Numbers as memory of a dtype holds them."""
+    """Numbers as memory of `dtype` holds them."""
     return (signed(value) if dtype is torch.int32 else value).to(dtype)
 
 
@@ -49,20 +49,20 @@ def _either(a: Any, b: Any, pick: Callable[[torch.Tensor, torch.Tensor], torch.T
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """What numbers are worked out in."""
+    """The dtype in which the interpreter computes with numbers of `dtype`."""
     return torch.float32 if dtype.is_floating_point else torch.int64
 
 
 def is_wide(dtype: torch.dtype) -> bool:
-    """Whether numbers of a dtype are worked out as they are."""
+    """Whether `wide` leaves the dtype as it is (True for bool, too)."""
     return dtype in (torch.bool, torch.float32, torch.int64)
 
 
-# Where threads work out an operator otherwise than Python does for numbers.
+# Operators that need more than Python's own on numbers or tensors.
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "min": lambda a, b: _either(a, b, torch.minimum),
     "max": lambda a, b: _either(a, b, torch.maximum),
-    # Both positive or zero.
+    # Neither operand is negative. A zero divisor comes from threads that do not use the result.
     "//": lambda a, b: a // (b if isinstance(b, int) else b.clamp(min=1)),
     "%": lambda a, b: a % (b if isinstance(b, int) else b.clamp(min=1)),
     "<<": lambda a, b: a << b,

@@ -1,7 +1,8 @@
-"""The two ends of a pipeline, as a role holds them: data and the barriers that guard it travel as one.
+"""The two ends of a pipeline as a role sees them: a slot's data and its barriers travel as one object.
 
-`kernel.kv.producer.acquire(use)` waits for a free slot, `slot.commit()` hands it on; `kernel.kv.reader.wait(use)` waits until
-it is filled, `slot.release()` gives it back. `use` is the running number of the use, from which slot and parity follow.
+`kernel.kv.producer.acquire(use)` waits for a free slot and `slot.commit()` hands it to the readers.
+`kernel.kv.reader.wait(use)` waits until the slot is full and `slot.release()` gives it back. `use` counts the
+uses of the pipeline from 0; slot and parity follow from it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Filling(_Held):
     """A slot that its producer fills."""
 
     def commit(self) -> None:
-        """The slot is filled, or will be when the copies issued into it are done."""
+        """Hand the slot to the readers: it is full, or will be once the copies issued into it have landed."""
         self.recorder.commit(self)
 
 
@@ -35,7 +36,7 @@ class Reading(_Held):
     """A slot that a reader reads."""
 
     def release(self, pending: int = 0) -> None:
-        """Done with the slot, while at most `pending` groups of products that do not read it are in flight."""
+        """Give the slot back, with at most `pending` groups of products in flight, none of which reads it."""
         self.recorder.release(self, pending)
 
 
@@ -47,15 +48,18 @@ class Producer:
     pipeline: str
 
     def acquire(self, use: Value, bytes: Value | None = None) -> Filling:
-        """Wait until the slot of use `use` is free. A bulk fill announces `bytes`, by default the whole slot."""
+        """Wait until the slot of use `use` is free.
+
+        A bulk fill announces `bytes` bytes to the slot's barrier, by default the size of the slot.
+        """
         return Filling(**vars(self.recorder.acquire(self.pipeline, use, bytes)), recorder=self.recorder)
 
     def drain(self, uses: Value) -> None:
-        """Wait, after the last of `uses` uses, until readers have given all slots back."""
+        """Wait, after the last of `uses` uses, until the readers have given back every slot."""
         self.recorder.drain(self.pipeline, uses)
 
     def slot(self, use: Value) -> Filling:
-        """A slot that this role has acquired, by the number of its use."""
+        """The slot of use `use`, which this role has acquired before."""
         return Filling(**vars(self.recorder.slot(self.pipeline, use)), recorder=self.recorder)
 
 
@@ -67,17 +71,20 @@ class Reader:
     pipeline: str
 
     def wait(self, use: Value, at: Value | None = None) -> Reading:
-        """Wait until use `use` is filled; where CTAs of the grid fill it, `at` is the number by which they know this one."""
+        """Wait until the slot of use `use` is full.
+
+        Where CTAs of the grid fill it, `at` is this CTA's number among them.
+        """
         return Reading(**vars(self.recorder.wait(self.pipeline, use, at)), recorder=self.recorder)
 
     def slot(self, use: Value) -> Reading:
-        """A slot that this role has waited for, by the number of its use."""
+        """The slot of use `use`, which this role has waited for before."""
         return Reading(**vars(self.recorder.slot(self.pipeline, use)), recorder=self.recorder)
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A pipeline as the body of a role sees it: it has the end that the schedule gives the role.
+    """A pipeline as the body of a role sees it; only the end that the schedule gives to the role is there.
 
     Raises:
         DeclarationError: the role asks for the other end.

@@ -1,9 +1,9 @@
-"""The cost model: what a program's first CTA moves and computes, counted from its text, turned into a predicted time.
+"""The cost model: predicts a launch's time from what its first CTA moves and computes, counted from its text.
 
-It ranks variants when nothing was measured. It knows bytes, tensor-core work, waves and pipeline fill; it does not
-know bank conflicts, issue limits or clocks. Its times are a model and are labelled so wherever they are shown.
+It ranks variants that were not measured. It knows bytes, tensor-core work, waves and pipeline fill; it does
+not know bank conflicts, issue limits or clocks. Wherever its times are shown they are labelled as a model's.
 
-A prediction is arithmetic on numbers: no tensor is made, so no setting of the process can change or fail it.
+A prediction makes no tensor, so no setting of the process can change it or make it fail.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cost:
-    """Predicted time of a launch in microseconds and the terms it is the maximum or sum of."""
+    """Predicted time of a launch in microseconds: the latency term plus the largest of the other terms."""
 
     us: float
     ctas: int
@@ -49,12 +49,13 @@ def predict(
     dims: Mapping[str, int],
     counted: Counted | None = None,
 ) -> Cost:
-    """Predicted time of one launch of the program at these knobs on a GPU, whose schedule is given.
+    """Predicted time of one launch of the program on a GPU; `schedule` is the program's at `knobs`.
 
-    `counted` is `counts_of` the variant, which takes milliseconds to find; the policy's own counts go before it.
+    `counted` is `counts_of` the variant, which takes milliseconds to compute. A policy's own counts override
+    it.
 
-    Device-wide terms are bytes over bandwidth (least bytes from HBM, all bytes from L2) and FLOPs over the rate of
-    the SMs in use; each CTA adds the latency of filling its pipeline once and of its group barriers.
+    Device-wide terms are bytes over bandwidth (least bytes from HBM, all bytes from L2) and FLOPs over the
+    rate of the SMs in use. Each CTA adds the latency of filling its pipeline once and of its group barriers.
     """
     k = SimpleNamespace(**knobs)
     if policy.counts is not None:
@@ -74,7 +75,7 @@ def predict(
     for dtype, flops in counts.flops.items():
         terms[f"mma {dtype}"] = ctas * flops / (gpu.tensor_tflops[dtype] * 1e6 * busy) * balance
     if counts.elements:
-        # Compared, counted or listed: what an SM of an H200 does in a clock, over the shipped table's points.
+        # An SM of an H200 compares, counts or lists 3 keys a clock, fitted to the shipped table.
         terms["histogram"] = counts.elements * waves / (3 * gpu.clock_mhz)
     stages = max((p.stages for p in schedule.pipelines if transfer_of(p).COPIES), default=1)
     rounds = 1 + max(0.0, counts.uses / stages - 1) * 0.25 + counts.group_syncs

@@ -1,9 +1,10 @@
-"""What the first CTA of a launch does, counted from the text of its kernel: products, uses, barriers and bytes.
+"""Counts what the first CTA of a launch does from its kernel's text: products, uses, barriers and bytes.
 
-A text is read once a variant into a Python function of the sizes of a call. That function holds only what decides the
-counts: loops whose turns are alike are multiplied, not gone through, and no data is looked at. What data decide is taken
-as if every row were as long as the call allows: a leaf that sets what a body branches on says so itself (`longest`), any
-other condition of data holds, and a loop that data end has one turn. A leaf says what it moves (`moves`).
+The text of a variant is compiled once to a Python function of a call's sizes. The function contains only what
+decides the counts: a loop whose iterations count alike becomes a multiplication, and no data is read. Where
+data decide, every row is taken to be as long as the call allows: a leaf that sets what a body branches on
+states its results for that case (`longest`), any other condition on data holds, and a loop that data end runs
+once. A leaf states what it moves (`moves`).
 """
 
 from __future__ import annotations
@@ -25,26 +26,31 @@ if TYPE_CHECKING:
     from ..arch import ArchSpec
     from .program import TileProgram
 
-# Turns after which a loop that ought to end is given up: no call has as many tiles a CTA.
+# A loop of the counting function is cut off here; no call has so many tiles for one CTA.
 MOST_TURNS = 1 << 20
-# Values that differ between threads.
+# Names of values that differ between threads.
 OF_THREAD = frozenset({"thread", "worker", "lane", "warp"})
 
 
 def moves(
     loaded: Callable[..., float] | None = None, stored: Callable[..., float] | None = None
 ) -> Callable[[t.Leaf], t.Leaf]:
-    """State what a CTA moves at one call of a leaf, in bytes, between it and memory outside of it.
+    """State how many bytes one call of a leaf moves between the CTA and memory outside of it.
 
     Args:
-        loaded, stored: functions of some of the leaf's parameters, by their names. A value comes as its number, memory of
-            the CTA as its bytes, an operand as the value that its elements have in the longest call.
+        loaded, stored: functions of some of the leaf's parameters, by name. A value is passed as its number,
+            memory of the CTA as its size in bytes, and an operand as the value that its elements have in the
+            longest call.
     """
     return lambda leaf: replace(leaf, loaded=loaded, stored=stored)
 
 
 def longest(results: Callable[..., tuple[Any, ...]]) -> Callable[[t.Leaf], t.Leaf]:
-    """State what a leaf sets where every row is as long as the call allows: a function of some of its parameters, by name."""
+    """State what a leaf sets if every row is as long as the call allows.
+
+    Args:
+        results: a function of some of the leaf's parameters, by name.
+    """
     return lambda leaf: replace(leaf, longest=results)
 
 
@@ -73,9 +79,9 @@ def counts_of(program: TileProgram, knobs: Mapping[str, Any], arch: ArchSpec) ->
         total: dict[tuple[str, str], float] = {}
         syncs = 0.0
         for function, replicas in parts:
-            found = function(dims)
-            syncs = max(syncs, found.pop(_SYNCS, 0))
-            for key, amount in found.items():
+            counted = function(dims)
+            syncs = max(syncs, counted.pop(_SYNCS, 0))
+            for key, amount in counted.items():
                 total[key] = total.get(key, 0) + amount * replicas
         flops = {key[1]: amount for key, amount in total.items() if key[0] == "flops" and amount}
         uses = max((amount for key, amount in total.items() if key[0] == "uses"), default=0)
@@ -89,13 +95,17 @@ _LOADED, _STORED, _SYNCS = ("loaded", ""), ("stored", ""), ("syncs", "")
 
 @dataclass
 class _Reading:
-    """The text of one replica of a role, as it is read into Python.
+    """Compiles the text of one replica of a role to Python.
 
     Attributes:
-        needed: names on which counts depend.
-        scalars: the problem's scalars.
-        unknown: names that data or threads decide.
-        events: what is counted, by the name of its variable.
+        operands: for each operand, the dim or number that its elements equal in the longest call.
+        needed: names on which the counts depend.
+        scalars: names of the problem's scalars.
+        unknown: names whose value data or threads decide.
+        assigned: names that the text sets.
+        events: for each thing counted, the variable that counts it.
+        scope: global names of the function.
+        lines: its lines.
     """
 
     schedule: Schedule
@@ -118,23 +128,23 @@ class _Reading:
         given = sorted(self.needed - self.assigned - self.unknown)
         head = [f"    v_{name} = {self._given(name)}" for name in given]
         head += [f"    {variable} = 0" for variable in self.events.values()]
-        found = ", ".join(f"{key!r}: {variable}" for key, variable in self.events.items())
-        exec("\n".join(["def counts(d):", *head, *self.lines, f"    return {{{found}}}"]), self.scope)
-        made: Callable[[Mapping[str, int]], dict[Any, float]] = self.scope["counts"]
-        return made
+        result = ", ".join(f"{key!r}: {variable}" for key, variable in self.events.items())
+        exec("\n".join(["def counts(d):", *head, *self.lines, f"    return {{{result}}}"]), self.scope)
+        function: Callable[[Mapping[str, int]], dict[Any, float]] = self.scope["counts"]
+        return function
 
     def _given(self, name: str) -> str:
         if name in self.schedule.axes:
             return "0"
         if name == "replica":
             return str(self.replica)
-        # A whole scalar that says how a call is to be done, and no size of it.
+        # An integer scalar may select how a call is done without being one of its sizes: 0 then.
         return f"d.get({name!r}, 0)" if name in self.scalars else f"d[{name!r}]"
 
     # ------------------------------------------------------------------ what is needed
 
     def _learn(self, statements: Iterable[t.Statement]) -> None:
-        """Find the names on which counts depend, and those that only data or threads decide."""
+        """Find the names on which the counts depend, and those that only data or threads decide."""
         every = list(t.walk(statements))
         before = -1
         while before != len(self.unknown) + len(self.needed) + len(self.assigned):
@@ -151,17 +161,17 @@ class _Reading:
                 self.unknown.add(name)
 
     def _need(self, statements: Iterable[t.Statement]) -> bool:
-        """Whether any of the statements is relevant; what those need is added."""
-        found = False
+        """Add the names that relevant statements need; whether any statement is relevant."""
+        relevant = False
         for s in statements:
             within = [self._need(block) for block in s.blocks.values()]
             if any(within) if within else self._relevant(s):
-                found = True
+                relevant = True
                 self.needed |= self._names(s)
-        return found
+        return relevant
 
     def _relevant(self, s: t.Statement) -> bool:
-        """Whether a statement that holds no others counts, or sets a name that is needed."""
+        """Whether a statement without blocks is counted, or sets a name that is needed."""
         if not self.needed.isdisjoint(s.sets()):
             return True
         if isinstance(s, t.Call):
@@ -169,18 +179,18 @@ class _Reading:
         return bool(s.issues() or s.loads() or s.stores() or s.counts())
 
     def _names(self, s: t.Statement) -> set[str]:
-        """The names that a relevant statement works with."""
+        """The names that a relevant statement uses."""
         if isinstance(s, t.Call):
             sets = not self.needed.isdisjoint(s.sets())
             asked = [s.leaf.loaded, s.leaf.stored, *([s.leaf.longest] if sets else [])]
             return {name for of in asked if of is not None for name in t.names_of(self._arguments(s, of))}
-        found: list[Any] = [*s.sets().values(), *(at for box, _ in s.stores() for at in box.at)]
-        # What decides whether and how often blocks are gone through.
-        found += vars(s).values() if s.blocks else ()
-        return {name for value in found for name in t.names_of(_parts(value))}
+        values: list[Any] = [*s.sets().values(), *(at for box, _ in s.stores() for at in box.at)]
+        # Conditions and bounds decide whether, and how often, blocks run.
+        values += vars(s).values() if s.blocks else ()
+        return {name for value in values for name in t.names_of(_parts(value))}
 
     def _arguments(self, call: t.Call, of: Callable[..., Any]) -> list[Any]:
-        """The parts of the arguments that a function of a leaf's parameters asks for."""
+        """The arguments of a call that the function `of` takes, and the expressions within them."""
         names = [parameter.name for parameter in call.leaf.parameters]
         return [
             part
@@ -191,7 +201,7 @@ class _Reading:
     # ------------------------------------------------------------------ what is written
 
     def _code(self, value: Any) -> str | None:
-        """Python for a value; None where data or threads decide it."""
+        """Python source of a value; None if data or threads decide it."""
         if not isinstance(value, t.Expr):
             return repr(int(value)) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
         if value.op == "name":
@@ -200,15 +210,15 @@ class _Reading:
             return repr(value.args[0] == self.role.name)
         if value.op == "word":
             memory = value.args[0]
-            said = isinstance(memory, t.Global) and self.operands.get(memory.name, "0") != "0"
-            return self._argument(memory) if said else None
+            stated = isinstance(memory, t.Global) and self.operands.get(memory.name, "0") != "0"
+            return self._argument(memory) if stated else None
         if (itself := t.without_anew(value)) is not value:
             return self._code(itself)
         if value.op not in t.EVALUATE:
             return None
         a, b = (self._code(arg) for arg in value.args)
         if value.op == "&" and value.dtype == "bool" and (a is None) != (b is None):
-            # What data decide holds.
+            # A condition on data is taken to hold.
             return a or b
         if a is None or b is None:
             return None
@@ -221,8 +231,12 @@ class _Reading:
             if isinstance(s, t.If):
                 self._write_if(s, times, depth)
             elif isinstance(s, (t.Loop, t.Repeat)):
-                if self._any_relevant(s.body):
-                    (self._write_loop if isinstance(s, t.Loop) else self._write_repeat)(s, times, depth)  # type: ignore[arg-type]
+                if not self._any_relevant(s.body):
+                    continue
+                if isinstance(s, t.Loop):
+                    self._write_loop(s, times, depth)
+                else:
+                    self._write_repeat(s, times, depth)
             elif s.blocks:
                 for block in s.blocks.values():
                     self._write(block, times, depth)
@@ -273,12 +287,11 @@ class _Reading:
         self._write(s.body, times, depth + 1)
 
     def _write_one(self, s: t.Statement, times: str, depth: int) -> None:
-        # What a leaf moves follows from what it is given.
+        # A leaf's amounts depend on its arguments, so they are counted before its results are set.
         for key, amount in self._amounts(s):
             variable = self.events.setdefault(key, f"c{len(self.events)}")
-            self._say(
-                depth, f"{variable} += {amount}" if times == "1" else f"{variable} += {times} * {amount}"
-            )
+            factor = "" if times == "1" else f"{times} * "
+            self._say(depth, f"{variable} += {factor}{amount}")
         if isinstance(s, t.Call):
             self._write_results(s, depth)
             return
@@ -294,19 +307,20 @@ class _Reading:
         self._say(depth, f"{targets}, = {self._called(s, s.leaf.longest)}")
 
     def _passed(self, call: t.Call, of: Callable[..., Any]) -> list[str] | None:
-        """Python for the arguments that a function of a leaf's parameters asks for; None where data decide one."""
-        names, found = [parameter.name for parameter in call.leaf.parameters], []
+        """Python source of the arguments of a call that the function `of` takes; None if data decide one."""
+        names, arguments = [parameter.name for parameter in call.leaf.parameters], []
         for name in inspect.signature(of).parameters:
             if name not in names:
                 raise DeclarationError(
-                    f"what leaf {call.leaf.name} is said to do", expected=f"parameters of the leaf: {', '.join(names)}",
-                    got=name, fix="name the function's parameters as the leaf's",
+                    f"what leaf {call.leaf.name} is said to do",
+                    expected=f"parameters of the leaf: {', '.join(names)}", got=name,
+                    fix="name the function's parameters as the leaf's",
                 )  # fmt: skip
             code = self._argument(call.arguments[names.index(name)])
             if code is None:
                 return None
-            found.append(code)
-        return found
+            arguments.append(code)
+        return arguments
 
     def _argument(self, argument: Any) -> str | None:
         if isinstance(argument, t.View):
@@ -324,7 +338,7 @@ class _Reading:
     # ------------------------------------------------------------------ what is counted
 
     def _amounts(self, s: t.Statement) -> list[tuple[tuple[str, str], str]]:
-        """What a statement counts, and how much of it."""
+        """What a statement adds to, and Python source of how much."""
         if isinstance(s, t.Call):
             asked = ((_LOADED, s.leaf.loaded), (_STORED, s.leaf.stored))
             return [
@@ -340,7 +354,7 @@ class _Reading:
         ]
 
     def _inside(self, box: t.Box, view: t.View) -> str:
-        """Python for the bytes of a box that lie in its tensor; all of them where the place is one that data decide."""
+        """Python source of the bytes of a box inside its tensor; all of them where data decide its place."""
         tensor_map = next(m for m in self.schedule.maps if m.name == box.map)
         size = DTYPES[self.schedule.buffer(view.buffer).dtype].bytes
         parts = [str(size)]
@@ -354,7 +368,7 @@ class _Reading:
 
 
 def bytes_of(schedule: Schedule, view: t.View) -> int:
-    """The bytes of part of a buffer."""
+    """Size in bytes of part of a buffer."""
     buffer = schedule.buffer(view.buffer)
     elements = buffer.stage_elements
     if view.rows is not None:
@@ -365,15 +379,15 @@ def bytes_of(schedule: Schedule, view: t.View) -> int:
 
 
 def _of_dims(extent: str) -> str:
-    """An expression over dims as Python over the sizes of a call."""
-    found = extent
+    """An expression over dims, as Python source over `d`, the dims of a call."""
+    code = extent
     for name in names_in(extent):
-        found = re.sub(rf"\b{name}\b", f"d[{name!r}]", found)
-    return f"({found})"
+        code = re.sub(rf"\b{name}\b", f"d[{name!r}]", code)
+    return f"({code})"
 
 
 def _parts(value: Any) -> list[Any]:
-    """An expression and those in it."""
+    """An expression and all expressions within it."""
     if not isinstance(value, t.Expr):
         return []
     return [value, *(part for arg in value.args for part in _parts(arg))]

@@ -1,4 +1,4 @@
-"""What the interpreter keeps of CTAs: storage that is poisoned, progress of pipelines and turns, and their cluster's barrier."""
+"""The interpreter's state of a CTA: poisoned storage, pipelines, turns, and the barrier of its cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..dtypes import DTYPES
 from .lang import Buffer, Role, Schedule, Space
 from .plan import turn_plans
 
-# The device of every tile; the caller's default device is not asked.
+# The device of every tile, whatever the caller's default device is.
 DEVICE = "cpu"
 # torch has no complete uint32 arithmetic: 32-bit keys live in 64-bit integers here.
 TORCH_DTYPES = {name: dtype.torch for name, dtype in DTYPES.items()} | {"uint32": torch.int64}
@@ -20,7 +20,7 @@ TORCH_DTYPES = {name: dtype.torch for name, dtype in DTYPES.items()} | {"uint32"
 
 @dataclass
 class Wait:
-    """What a suspended role waits for: a condition and the words for a deadlock report."""
+    """What a suspended role waits for: a condition, and its description for a deadlock report."""
 
     what: str
     ready: Callable[[], bool]
@@ -28,10 +28,11 @@ class Wait:
 
 @dataclass
 class Ring:
-    """Progress of one pipeline in one CTA: uses acquired, committed and released by each reader.
+    """Progress of one pipeline in one CTA: the number of uses that each side has gone through.
 
-    Where another pipeline gives slots back: how many were released when a use of that one was committed (`handed`), and
-    how many the producer has learnt of (`returned`).
+    Where another pipeline gives slots back (`returned_by`), `handed` maps each use of that pipeline to the
+    number of slots released when it was committed, and `returned` is how many of those the producer has
+    learnt of.
     """
 
     acquired: int = 0
@@ -46,7 +47,7 @@ class Ring:
 
 @dataclass
 class TurnState:
-    """An ordered hand-over in one CTA: whose turn it is, and whether it has been taken."""
+    """An ordered hand-over in one CTA: whose turn it is, and whether that member has taken it."""
 
     members: tuple[tuple[str, int], ...]
     whose: int = 0
@@ -79,18 +80,18 @@ class Cta:
                 self.storage[buffer.name] = owner[..., : buffer.shape[-1]]
 
     def clear(self, buffer: str, use: int) -> None:
-        """The stage that a use has of a buffer holds nothing any more."""
+        """Poison the stage of a buffer that use `use` has, so that reading it shows."""
         stages = self.storage[buffer]
         poison(stages[use % len(stages)])
 
     def take(self, buffer: str, words: torch.Tensor) -> None:
-        """Words go into a buffer of one stage, and leave zeros behind."""
+        """Move words into a buffer of one stage and leave zeros in their place."""
         self.storage[buffer][0].view(torch.int32).copy_(words)
         words.zero_()
 
 
 def poisoned(buffer: Buffer) -> torch.Tensor:
-    """Fresh storage of a buffer, all stages, filled with NaN (or an absurd integer) so that stale reads show."""
+    """Fresh storage for all stages of a buffer; NaN (or an absurd integer) makes a stale read show."""
     shape = (buffer.stages, *buffer.shape)
     tensor = torch.empty(shape, dtype=TORCH_DTYPES[buffer.dtype], device=DEVICE)
     poison(tensor)
@@ -105,7 +106,7 @@ def poison(tensor: torch.Tensor) -> None:
 
 
 class ClusterBarrier:
-    """The hardware's barrier of one cluster: every role of every CTA arrives, or has ended."""
+    """The hardware barrier of a cluster; a phase ends when every role of every CTA has arrived or ended."""
 
     def __init__(self, members: int) -> None:
         self.members = members
@@ -113,16 +114,16 @@ class ClusterBarrier:
         self.waits: dict[object, int] = defaultdict(int)
 
     def arrive(self, executor: object) -> bool:
-        """Whether a role may: it has waited since its last arrival."""
+        """Count a role's arrival; False if the role has not waited since its previous one."""
         self.phases[executor] += 1
         return self.phases[executor] == self.waits[executor] + 1
 
     def pending(self, executor: object) -> bool:
-        """Whether a role has arrived and not waited since."""
+        """Whether a role has arrived and has not waited since."""
         return self.phases.get(executor, 0) > self.waits.get(executor, 0)
 
     def begin(self, executor: object) -> int:
-        """The phase that a role waits for from here on."""
+        """Begin a wait; the phase that the role waits for."""
         self.waits[executor] += 1
         return self.waits[executor]
 
@@ -131,5 +132,5 @@ class ClusterBarrier:
 
 
 def reader_key(role: Role, replica: int) -> str:
-    """How a ring counts what one replica of a role has read."""
+    """The key under which a ring counts what one replica of a role has read."""
     return role.name if role.replicas == 1 else f"{role.name}[{replica}]"

@@ -1,4 +1,4 @@
-"""What one role of one CTA does in the interpreter: the meaning of each statement in torch."""
+"""The meaning of each statement in torch: what one role of one CTA does in the interpreter."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from .interpreter import Run
 
 
-def factors(held: torch.Tensor) -> torch.Tensor:
-    """Of 128 rows a factor for each of 128 elements, of exponents as tensor memory holds those of blocks of 32."""
-    exponents = held.reshape(128, 16)[:32].reshape(32, 4, 4).transpose(0, 1).reshape(128, 4)
+def factors(exponents: torch.Tensor) -> torch.Tensor:
+    """A factor for each element of [128, 128], from exponents of blocks of 32 as tensor memory holds them."""
+    exponents = exponents.reshape(128, 16)[:32].reshape(32, 4, 4).transpose(0, 1).reshape(128, 4)
     return torch.exp2(exponents.double() - 127).repeat_interleave(32, 1)
 
 
 def folded(result: torch.Tensor) -> torch.Tensor:
-    """A result of 32, 64 or 128 rows over 128 lanes: its columns in as many parts as fit below one another."""
+    """A result of 32, 64 or 128 rows spread over 128 lanes: parts of its columns one below the other."""
     rows, columns = result.shape
     parts = 128 // rows
     return result.reshape(rows, parts, columns // parts).transpose(0, 1).reshape(128, columns // parts)
 
 
 def of_halves(result: torch.Tensor) -> torch.Tensor:
-    """The result of 128 lanes, which hold 64 rows twice: of the first the first half of the columns, of the last the other."""
+    """Of 64 rows that are there twice, the first half of the columns of one, the other half of the other."""
     first, last = result[:64].chunk(2, dim=1)[0], result[64:].chunk(2, dim=1)[1]
     return torch.cat([first, last])
 
 
 class Executor:
-    """One role (one of its replicas) of one CTA.
+    """One replica of a role of one CTA.
 
-    A statement means the method that is called `do_` and its title, which gives a generator where it may have to wait.
+    The meaning of a statement is the method `do_<title>`, which returns a generator if it may have to wait.
     """
 
     def __init__(self, run: Run, cta: Cta, role: Role, replica: int) -> None:
@@ -54,20 +54,19 @@ class Executor:
         self.role, self.block = role.name, cta.block
         self.key = reader_key(role, replica)
         self._registers: dict[str, torch.Tensor] = {}
-        # Groups of products that are issued and have not read their operands yet.
+        # Products read their operands, and stores their shared memory, only when their group is carried out:
+        # as late as the waits of the body allow, so that a slot given back too early shows.
         self._in_flight: list[list[Issued]] = []
-        # Groups of stores that have not read shared memory yet.
         self._stores: list[list[Callable[[], None]]] = []
+        first_warp = run.schedule.first_thread(role.name) // 32 + replica * role.warps
         self._scope: dict[str, Any] = {
             **run.scalars,
             **run.dims,
             **dict(zip(run.schedule.axes, cta.block, strict=True)),
             "lane": None,
             "worker": None,
-            # A value that each warp has for itself is a tensor over the warps.
-            "warp": run.schedule.first_thread(role.name) // 32
-            + replica * role.warps
-            + torch.arange(role.warps),
+            # A value that differs from warp to warp is a tensor over the warps.
+            "warp": first_warp + torch.arange(role.warps),
             "replica": replica,
             "role": role.name,
             t.READ: self._word,
@@ -79,11 +78,11 @@ class Executor:
         return self._run.members(self.block)
 
     def readers(self, pipe: Pipeline) -> list[str]:
-        """How a ring counts each replica of each of its readers."""
+        """The keys under which a ring counts the replicas of its readers."""
         return self._run.readers(pipe)
 
     def until(self, what: str, ready: Callable[[], bool]) -> Wait:
-        """What this role waits for, to be yielded."""
+        """A condition that this role waits for, to be yielded."""
         return Wait(what, ready)
 
     def run(self, text: t.Text) -> Generator[Any, None, None]:
@@ -106,7 +105,7 @@ class Executor:
         if self._run.cluster_of(self.block).pending(self):
             self.fail(
                 "ends without a wait for its last arrival at its cluster's barrier",
-                "wait behind every arrival",
+                "wait after every arrival",
             )
 
     def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
@@ -117,19 +116,21 @@ class Executor:
                 yield from waits
 
     def _as_declared(self, s: t.Statement) -> Generator[Any, None, None] | None:
-        """A statement that sets names to what it says, or at which threads meet: it needs no meaning of its own."""
-        given, barrier = s.sets(), s.meets()
-        if (barrier is None and not given) or any(value is None for value in given.values()):
+        """Execute a statement that only sets names to values, or only meets, as its class declares."""
+        sets, barrier = s.sets(), s.meets()
+        if (barrier is None and not sets) or any(value is None for value in sets.values()):
             raise DeclarationError(
-                f"{type(s).__name__} in the interpreter", expected="what the statement means", got="nothing",
+                f"{type(s).__name__} in the interpreter",
+                expected="what the statement means",
+                got="nothing",
                 fix=f"write Executor.do_{s.title()} in dsl_kernels/tile/executor.py",
-            )  # fmt: skip
-        for name, value in given.items():
+            )
+        for name, value in sets.items():
             self._scope[name] = self._value(value)
         return None if barrier is None else self.meet(barrier)
 
     def _nothing(self, _: t.Statement) -> None:
-        """What has no meaning where memory is seen by all at once."""
+        """No effect here: the interpreter's memory is coherent, and launches do not overlap."""
 
     do_comment = do_depend = do_launch_dependents = _nothing
 
@@ -179,7 +180,7 @@ class Executor:
         reads = frozenset([(use, self._value(copy.source.use))] if use is not None else [])
 
         def carry() -> None:
-            # Each quarter of the lanes gets rows of which there are 32.
+            # Of 32 rows, each quarter of the lanes gets a copy.
             target.copy_(source.repeat(target.shape[0] // source.shape[0], 1))
 
         self._in_flight.append([Issued(carry, reads)])
@@ -200,18 +201,18 @@ class Executor:
             cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * itemsize
 
     def do_ask_next(self, ask: t.AskNext) -> None:
-        """Take the next CTA that has not begun."""
+        """Take the next CTA that has not started."""
         next_one = self._run.pending.popleft() if self._run.pending else None
         words = [int(next_one is not None), next_one[0] if next_one else 0, 0, 0]
         self._view(ask.target).copy_(torch.tensor(words, dtype=torch.int32))
         self.cta.rings[ask.slot.pipeline.name].received[self._value(ask.slot.use)] += 16
 
     def do_read_next(self, read: t.ReadNext) -> None:
-        given, number = (int(word) for word in self._view(read.source).reshape(-1)[:2])
-        self._scope[read.name] = number if given else -1
+        any_left, number = (int(word) for word in self._view(read.source).reshape(-1)[:2])
+        self._scope[read.name] = number if any_left else -1
 
     def do_take_ticket(self, ticket: t.TakeTicket) -> Generator[Any, None, None]:
-        """Leave how many CTAs came before; the last one resets the counter."""
+        """Write how many CTAs came before into the buffer; the last one resets the counter."""
         yield from self.meet(ticket.name)
         total = self._value(ticket.total)
         if self.role == self.schedule.named_barriers[ticket.name][0]:
@@ -223,7 +224,7 @@ class Executor:
         self._scope[ticket.last] = int(self.cta.storage[ticket.buffer].view(-1)[0]) == total - 1
 
     def _count(self, statement: t.CountIn | t.CountOut) -> int:
-        """Count this CTA by its first role; how many have been counted, so far as this role knows."""
+        """The barrier's first role counts the CTA and gets the count; the others get 0."""
         if self.role != self.schedule.named_barriers[statement.name][0]:
             return 0
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
@@ -256,22 +257,20 @@ class Executor:
         return self._value(argument)
 
     def _memory(self, argument: Any) -> Any:
-        """What the text of a leaf names: of a sender the slots of all CTAs of the group, or of the grid the words of all."""
+        """Memory passed to a leaf's text; of a sender the slots or words of all CTAs that it sends to."""
         if isinstance(argument, t.Sender):
             pipe = argument.slot.pipeline
             if not transfer_of(pipe).WORDS:
                 return self._inboxes(argument)
             words = self._run.operands[pipe.through].view(-1).view(torch.float32)
             return words[words_of(self.schedule, pipe.through)[1][pipe.name] :]
+        if isinstance(argument, t.Global) and argument.peers:
+            return self._run.peered(argument.name, argument.peers)
         return self._argument(argument)
 
     def _inboxes(self, sender: t.Sender) -> threads.Inboxes:
-        """The slot in each CTA of the group; the bytes that come to one count towards its barrier."""
-        name, use, members = (
-            sender.slot.pipeline.name,
-            self._value(sender.slot.use),
-            self.members,
-        )
+        """The slot in each CTA of the group; bytes stored there count towards that CTA's barrier."""
+        name, use, members = sender.slot.pipeline.name, self._value(sender.slot.use), self.members
         view = replace(sender.view, pipeline=None)
 
         def count(rank: int, size: int) -> None:
@@ -284,7 +283,7 @@ class Executor:
         members = schedule.named_barriers[name] if name else tuple(role.name for role in schedule.roles)
         total = sum(schedule.role(member).replicas for member in members)
         if name in schedule.apart:
-            # What is one task here meets nobody.
+            # A replica is one task here, which has nobody to meet.
             return
         state = self.cta.meetings[name]
         generation = state[1]
@@ -294,12 +293,13 @@ class Executor:
         yield Wait(f"barrier {name or 'of the CTA'}", lambda: state[1] > generation)
 
     def _stored(self, box: t.Box, view: t.View) -> Callable[[], None]:
-        """A store as issued: where it goes is settled, what it holds is read when it is carried out."""
+        """An issued store: its target is fixed now, its source is read when it is carried out."""
         source, tensor_map = self._view(view), self._map(box.map)
-        to = self._mapped(tensor_map, source.dtype)[self._inside(box, tensor_map)]
+        target = self._mapped(tensor_map, source.dtype)[self._inside(box, tensor_map)]
 
         def store() -> None:
-            to.copy_(source.reshape(tuple(reversed(tensor_map.box)))[tuple(slice(0, e) for e in to.shape)])
+            whole = source.reshape(tuple(reversed(tensor_map.box)))
+            target.copy_(whole[tuple(slice(0, extent) for extent in target.shape)])
 
         return store
 
@@ -322,7 +322,7 @@ class Executor:
         return operand.as_strided(extents, [*strides, 1])
 
     def _inside(self, box: t.Box, tensor_map: TensorMap) -> tuple[slice, ...]:
-        """What of the tensor lies in a box."""
+        """The part of the tensor that a box covers."""
         extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
         return tuple(
             slice(at, max(at, min(extent, at + size)))
@@ -345,7 +345,7 @@ class Executor:
         turn.whose, turn.held = (turn.whose + 1) % len(turn.members), False
 
     def do_barriers_stand(self, _: t.BarriersStand | None = None) -> Generator[Any, None, None]:
-        """Where CTAs fill each other's slots: none starts before the barriers of all stand, and none ends before the others."""
+        """Meet the cluster, before the first copy and before the end, if CTAs fill each other's slots."""
         if self.schedule.multicasts:
             self._run.cluster_of(self.block).arrive(self)
             yield from self.do_cluster_wait()
@@ -393,12 +393,11 @@ class Executor:
         return whole
 
     def _hold(self, pipeline: str, use: int, buffer: str) -> None:
-        """A slot is touched by its producer from acquire to commit, and by a reader from wait to release."""
+        """Refuse an access by a producer outside acquire..commit, or by a reader outside wait..release."""
         ring = self.cta.rings[pipeline]
-        fills = self.role == self.schedule.pipeline(pipeline).producer and (
-            ring.committed <= use < ring.acquired
-        )
-        # Where there was no use at all a leaf is told so, and does not look.
+        producer = self.role == self.schedule.pipeline(pipeline).producer
+        fills = producer and ring.committed <= use < ring.acquired
+        # Use -1 means that there was none: the leaf knows that and does not access the slot.
         if use >= 0 and not fills and not ring.released[self.key] <= use < ring.waited[self.key]:
             self.fail(
                 f"touches {buffer} of use {use} of {pipeline}, which it does not hold",
@@ -448,15 +447,15 @@ class Executor:
                 issued.multiply()
 
     def _product(self, statement: t.Product) -> Issued:
-        """A product as issued: where its operands lie is settled, what they hold is read when it is carried out."""
+        """An issued product: its operands' places are fixed now, and read when it is carried out."""
         mma = statement.mma
-        # Each CTA of a pair holds half of the rows of everything.
+        # Each CTA of a pair has half of the rows of A, of B and of the result.
         pair = self.members if mma.cta_group == 2 else [self.cta]
         parts = [tuple(self._view(x, cta) for x in (statement.a, statement.b, statement.acc)) for cta in pair]
         left = [a if mma.a_major == "k" else a.T for a, _, _ in parts]
         right = [b.T if mma.b_major == "k" else b for _, b, _ in parts]
         halves = mma.cta_group == 2 and mma.m == 128
-        # Tensor memory holds the 64 rows of a CTA twice, for either half of the columns.
+        # An A of 64 rows in tensor memory is there twice, once for each half of the columns.
         halves |= mma.ws and mma.m == 64 and mma.a_space is Space.TENSOR
         each = 64 if halves else left[0].shape[0]
         a_shape = (each * len(pair), left[0].shape[1])
@@ -474,7 +473,8 @@ class Executor:
                 product = ((a.double() * by_a[: mma.m]) @ (right[0].double() * by_b[: mma.n].T)).float()
                 acc.copy_(acc + product if accumulate else product)
                 return
-            # In float64, where neither the process's matmul precision nor the number of threads shows in the sum.
+            # In float64 the sum depends neither on the process's matmul precision nor on the number of
+            # threads.
             whole = torch.cat([b.double() for b in right], dim=1)
             for a, (_, _, acc) in zip(left, parts, strict=True):
                 product = (a.double() @ whole).float()
@@ -486,7 +486,7 @@ class Executor:
         return Issued(multiply, frozenset((str(view.pipeline), self._value(view.use)) for view in operands))
 
     def do_pipeline_op(self, op: t.PipelineOp) -> Generator[Any, None, None]:
-        """An operation of a pipeline by one of its sides, in the order of the uses."""
+        """Perform an operation of a pipeline; each side must take the uses in order."""
         pipe, use = op.slot.pipeline, self._value(op.slot.use)
         transfer = transfer_of(pipe)
         ring = self.cta.rings[pipe.name]
@@ -522,7 +522,7 @@ class Executor:
             )
         by = KINDS[pipe.fill if producer else next(r.engine for r in pipe.readers if r.role == self.role)]
         if op.kind in ("commit", "release") and by.PRODUCTS:
-            # The commit of tensor memory, or the wait before an arrival, covers all products issued before it.
+            # A tcgen05 commit, or the wgmma wait before an arrival, covers all products issued before it.
             self._land(op.pending)
             if any((pipe.name, use) in issued.reads for group in self._in_flight for issued in group):
                 self.fail(
@@ -554,7 +554,7 @@ class Executor:
                 cta.rings[pipe.name].committed += 1
 
     def words(self, pipe: Pipeline, cta: int) -> torch.Tensor:
-        """What CTAs of the grid have sent to a CTA, in the shape of the slot."""
+        """The words that CTAs of the grid have sent to CTA `cta`, in the shape of the slot."""
         (buffer,) = pipe.buffers
         shape = self.schedule.buffer(buffer).shape
         total, first = words_of(self.schedule, pipe.through)

@@ -1,4 +1,4 @@
-"""Numbers that a kernel computes: what operators make of names and numbers, and what an expression is worth."""
+"""Expressions: numbers that the kernel computes, built by Python's operators, and their evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 @dataclass(frozen=True, eq=False)
 class Expr:
-    """A number that the kernel computes: a name, or an operator over numbers and other expressions."""
+    """A number that the kernel computes: a name, or an operator over numbers and expressions."""
 
     op: str
     args: tuple[Any, ...]
@@ -92,15 +92,15 @@ class Expr:
         return _binary("-", 0, self)
 
     def __invert__(self) -> Expr:
-        """The complement of every bit; of a condition its opposite."""
+        """The complement of every bit, or the opposite of a condition."""
         return self == False if self.dtype == "bool" else Expr("~", (self,), self.dtype)  # noqa: E712
 
     def to(self, dtype: str) -> Expr:
-        """The same bits as a 32-bit integer with or without a sign; a 64-bit one has zeros above those without."""
+        """The value as another dtype: 32-bit integers keep their bits, and uint32 widens to 64 with zeros."""
         return Expr("to", (self,), dtype)
 
     def __eq__(self, other: object) -> Expr:  # type: ignore[override]
-        """The comparison, which the kernel makes; whether two expressions are one object says `is`."""
+        """A comparison that the kernel makes. Use `is` to ask whether two expressions are one object."""
         return _comparison("==", self, other)
 
     def __ne__(self, other: object) -> Expr:  # type: ignore[override]
@@ -129,7 +129,7 @@ class Expr:
 
 Value = int | float | bool | Expr
 STORED = ("bfloat16", "float16")
-"""Dtypes that memory has and arithmetic does not."""
+"""Dtypes that only memory has; arithmetic widens them."""
 
 
 def _binary(op: str, a: Value, b: Value) -> Expr:
@@ -142,29 +142,30 @@ def _binary(op: str, a: Value, b: Value) -> Expr:
     result = "bool" if op in COMPARISONS else "float32" if "float32" in dtypes else min(dtypes)
     if result in STORED and op in ("+", "-", "*"):
         raise DeclarationError(
-            f"{op} on values of {result}", expected="float32", got=f"numbers that are rounded to {result} at each step",
+            f"{op} on values of {result}", expected="float32",
+            got=f"numbers that are rounded to {result} at each step",
             fix='widen one first: `x: Float32 = array[i]`, or array[i].to("float32")',
         )  # fmt: skip
     return Expr(op, (a, b), result)
 
 
 def _comparison(op: str, a: Expr, b: Any) -> Expr:
-    if (found := _binary(op, a, b)) is NotImplemented:
-        # Python would compare identities in its place: a branch would be gone.
+    if (comparison := _binary(op, a, b)) is NotImplemented:
+        # Python would fall back to identity, and a branch on the result would silently disappear.
         raise DeclarationError(
             f"{op} on a value of the kernel ({a.op})",
             expected="a number or another value of the kernel",
             got=type(b).__name__,
             fix="compare with the number that is meant; `is` tells whether two are one object",
         )
-    return found
+    return comparison
 
 
 def kernel_condition(what: str, condition: Any) -> Expr:
-    """A condition that the kernel tests.
+    """The condition, if it is one that the kernel tests.
 
     Raises:
-        DeclarationError: it is known already when the kernel is written.
+        DeclarationError: Python knows the condition when the kernel is written.
     """
     if isinstance(condition, Expr):
         return condition
@@ -172,7 +173,8 @@ def kernel_condition(what: str, condition: Any) -> Expr:
         what,
         expected="a comparison of values of the kernel",
         got=f"{condition!r}, which Python knows when the kernel is written",
-        fix="branch with a Python `if`, or compare a value of the kernel: m.dim(...), m.thread, an element of a buffer",
+        fix="branch with a Python `if`, or compare a value of the kernel: m.dim(...), m.thread, "
+        "an element of a buffer",
     )
 
 
@@ -182,17 +184,17 @@ def name(text: str, dtype: str = "int32") -> Expr:
 
 
 def dim(text: str) -> Expr:
-    """A runtime dim or integer of a launch, in the grid of a schedule, its `resident` or the sizes of its tensor maps."""
+    """A runtime dim or integer of a launch, for a schedule's grid, `resident` and tensor maps."""
     return Expr("name", (text,))
 
 
 Extent = int | str | Expr
-"""A size of a launch: a number, an expression over its dims, or one that is written out already."""
+"""A size of a launch: a number, an expression over the launch's dims, or such an expression spelled out."""
 _TIGHT = {"+": 4, "-": 4, "*": 5, "//": 5, "%": 5}
 
 
 def text_of(extent: Extent) -> str:
-    """A size of a launch as artifacts hold it (`dsl_kernels.expr`)."""
+    """A size of a launch as artifacts spell it (`dsl_kernels.expr`)."""
     return extent if isinstance(extent, str) else _text(fold(extent, {}), 0)
 
 
@@ -206,18 +208,19 @@ def _text(value: Value, outer: int) -> str:
     tight = _TIGHT.get(value.op)
     if tight is None:
         raise DeclarationError(
-            "a size of a launch", expected=f"{', '.join(_TIGHT)}, minimum, maximum and ceildiv of dims and numbers", got=value.op,
-            fix="say it by these",
+            "a size of a launch",
+            expected=f"{', '.join(_TIGHT)}, minimum, maximum and ceildiv of dims and numbers",
+            got=value.op, fix="say it by these",
         )  # fmt: skip
     a, b = _text(value.args[0], tight), _text(value.args[1], tight + 1)
     return f"({a} {value.op} {b})" if tight < outer else f"{a} {value.op} {b}"
 
 
 def size_at(extent: Extent, dims: Mapping[str, Any]) -> int:
-    """The number that a size of a launch is, at these dims.
+    """The value of a size of a launch at these dims.
 
     Raises:
-        DeclarationError: a dim without a value.
+        DeclarationError: a dim has no value.
     """
     if isinstance(extent, Expr):
         try:
@@ -233,12 +236,12 @@ def minimum(a: Value, b: Value) -> Any:
 
 
 def maximum(a: Value, b: Value) -> Any:
-    """The greater of two numbers."""
+    """The larger of two numbers."""
     return max(a, b) if _known(a, b) else Expr("max", (a, b), _dtype(a, b))
 
 
 def select(condition: Expr, a: Value, b: Value) -> Expr:
-    """`a` where a condition holds, else `b`; both are worked out."""
+    """`a` where a condition holds, else `b`; the kernel computes both."""
     return Expr("select", (kernel_condition("condition of select", condition), a, b), _dtype(a, b))
 
 
@@ -247,7 +250,7 @@ def _dtype(*values: Value) -> str:
 
 
 def ceildiv(a: Value, b: Value) -> Any:
-    """a / b rounded up, both positive or zero."""
+    """a / b rounded up; neither is negative."""
     if isinstance(a, Expr) or isinstance(b, Expr):
         return Expr("ceildiv", (a, b))
     return -(-a // b)
@@ -258,7 +261,7 @@ def _known(*values: Value) -> bool:
 
 
 def fold(value: Value, known: Mapping[str, int]) -> Value:
-    """The same value with the names in `known` replaced, and what follows from numbers worked out."""
+    """The same value with the names in `known` replaced by their numbers, and simplified."""
     if not isinstance(value, Expr) or value.op in ("in_role", "word"):
         return value
     if value.op == "name":
@@ -284,19 +287,19 @@ def _is(value: Value, number: int) -> bool:
 
 
 OF_THREADS = ("~", "to", "select", "element", "group", "apply")
-"""Operators that only the text of a leaf has: `tile.threads` works them out, for all threads at once."""
+"""Operators that only leaf texts have; `tile.threads` evaluates them, for all threads at once."""
 
 READ = "[]"
-"""In the scope of `evaluate`: what reads a place in memory."""
+"""The key, in the scope of `evaluate`, of the function that reads a word of memory."""
 
 
 def _extreme(of: Callable[[Any, Any], Any], limit: str) -> Callable[[Any, Any], Any]:
-    def worked_out(a: Any, b: Any) -> Any:
-        # What each warp has for itself is a tensor.
-        held, other = (a, b) if hasattr(a, "clamp") else (b, a)
-        return held.clamp(**{limit: other}) if hasattr(held, "clamp") else of(a, b)
+    def extreme(a: Any, b: Any) -> Any:
+        # A value that differs from warp to warp is a tensor.
+        tensor, other = (a, b) if hasattr(a, "clamp") else (b, a)
+        return tensor.clamp(**{limit: other}) if hasattr(tensor, "clamp") else of(a, b)
 
-    return worked_out
+    return extreme
 
 
 EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
@@ -323,7 +326,7 @@ EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
-    """The number that an expression has where its names have the values in `scope`."""
+    """The number that an expression evaluates to when its names have the values in `scope`."""
     if not isinstance(value, Expr):
         return int(value) if isinstance(value, Size) else value
     if value.op == "name":
@@ -332,26 +335,26 @@ def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
         return scope["role"] == value.args[0]
     if value.op == "word":
         memory, index = value.args
-        found = scope[READ](memory, evaluate(index, scope))
-        return found & 0xFFFFFFFF if value.dtype == "uint32" else found
+        word = scope[READ](memory, evaluate(index, scope))
+        return word & 0xFFFFFFFF if value.dtype == "uint32" else word
     if value.op == "apply":
-        function, *given = value.args
+        function, *args = value.args
         if function.joint:
             raise DeclarationError(
-                f"{function.name} in a body", expected="a function of each thread's own values", got="one of a warp's threads together",
-                fix="call it in the text of a leaf",
+                f"{function.name} in a body", expected="a function of each thread's own values",
+                got="one of a warp's threads together", fix="call it in the text of a leaf",
             )  # fmt: skip
-        return function.torch(*(evaluate(arg, scope) for arg in given))
+        return function.torch(*(evaluate(arg, scope) for arg in args))
     return EVALUATE[value.op](*(evaluate(arg, scope) for arg in value.args))
 
 
 def without_anew(value: Expr) -> Value:
-    """What `anew` was called with: it keeps a compiler from holding a value in a register, and changes no number."""
+    """The value inside a call of `anew`, which recomputes it instead of keeping it in a register."""
     return value.args[1] if value.op == "apply" and value.args[0].name == "anew" else value
 
 
 def alike(a: Value | None, b: Value) -> bool:
-    """Whether two values are written alike."""
+    """Whether two values are the same number or structurally equal expressions."""
     if not isinstance(a, Expr) or not isinstance(b, Expr):
         return not isinstance(a, Expr) and not isinstance(b, Expr) and bool(a == b)
     if a.op != b.op or a.dtype != b.dtype or len(a.args) != len(b.args):
@@ -359,6 +362,6 @@ def alike(a: Value | None, b: Value) -> bool:
     return all(map(alike, a.args, b.args))
 
 
-def names_of(found: Iterable[Any]) -> set[str]:
-    """The names among values."""
-    return {value.args[0] for value in found if type(value) is Expr and value.op == "name"}
+def names_of(values: Iterable[Any]) -> set[str]:
+    """The names among `values`."""
+    return {value.args[0] for value in values if type(value) is Expr and value.op == "name"}

@@ -1,8 +1,8 @@
-"""How the threads of a warpgroup hold a tile in registers, as a product of 64 rows leaves it.
+"""The register layout in which a wgmma product (64 rows a warpgroup) leaves its tile.
 
-Element i of a thread lies in row 16 * warp + lane // 4 (+ 8 where bit 1 of i is set) and column
-i // 4 * 8 + 2 * (lane % 4) + i % 2; 64 rows after the other. Of what a tile has once a row or a column a thread holds the
-values of its own rows or columns, alike in all threads that share them.
+Element i of a thread is in row 16 * warp + lane // 4 (+ 8 where bit 1 of i is set) and column i // 4 * 8 + 2
+* (lane % 4) + i % 2; a tile of more rows repeats this for each block of 64. A value per row (or per column)
+is replicated in every thread that holds an element of that row (column).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ WARPGROUP = 128
 
 
 def warps_and_lanes(count: int = WARPGROUP) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each thread, [count, 1]."""
+    """The warp and the lane of each thread, both [count, 1]."""
     thread = torch.arange(count).view(-1, 1)
     return thread // 32, thread % 32
 
 
 def accumulators(rows: int, columns: int) -> torch.Tensor:
-    """The elements of [rows, columns] that each thread holds, [128, rows * columns / 128]."""
+    """Flat indices into [rows, columns] of each thread's elements, [128, rows * columns / 128]."""
     i = torch.arange(columns // 2).view(1, -1)
     warp, lane = warps_and_lanes()
     row = 16 * warp + lane // 4 + 8 * (i // 2 % 2)
@@ -36,15 +36,16 @@ def accumulators(rows: int, columns: int) -> torch.Tensor:
 
 
 def own_rows() -> torch.Tensor:
-    """The two of 64 rows of which a thread has elements."""
+    """The two of 64 rows of which each thread has elements, [128, 2]."""
     warp, lane = warps_and_lanes()
     return 16 * warp + lane // 4 + 8 * torch.arange(2)
 
 
 def held(shape: tuple[int, ...], each: int, threads: int) -> torch.Tensor | None:
-    """Which element of a tile each of a thread's `each` registers holds, [threads, each]; None where no product leaves it so.
+    """The flat index of the tile's element in each of a thread's `each` registers, [threads, each].
 
-    Several warpgroups have consecutive rows of the tile each.
+    Several warpgroups hold consecutive blocks of rows. None: no product leaves a tile of this shape in these
+    registers.
     """
     groups, rest = divmod(threads, WARPGROUP)
     if rest:

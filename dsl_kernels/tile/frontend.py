@@ -1,15 +1,20 @@
-"""Bodies and texts of leaves in plain Python: statements over values of the kernel are recorded, others run.
+"""Bodies and leaf texts in plain Python: statements over values of the kernel are recorded, others just run.
 
-`recorded` rewrites a function once, when it is first called, on top of the recorder that its first parameter is:
+`recorded` rewrites a function when it is first called; the function's first parameter is the recorder:
 
-- `if`, `elif`, `else` and `while` over a value of the kernel write a branch or a loop. Over a Python value they run.
-- `for i in range(...)` over values of the kernel writes a loop, as `unrolled` and `rolled` do over any. Other loops run.
-- `x = ...` names a value of the kernel. A tuple of targets names nothing, nor does `inline(...)`; `named(...)` takes another name.
-- `x: Int32 = ...` declares a variable, which later assignments set. In a parameter that is marked `Sets` or `Changes`
-  they set the caller's.
+- `if`, `elif`, `else` and `while` over a value of the kernel record a branch or a loop. Over a Python value
+they run.
+- `for i in range(...)` over values of the kernel records a loop, and so do `unrolled` and `rolled` over any
+bounds.
+  Other loops run.
+- `x = ...` names a value of the kernel `x`. A tuple of targets names nothing, and neither does `inline(...)`;
+  `named(...)` gives another name.
+- `x: Int32 = ...` declares a variable, which later assignments set. Assignments to a parameter marked `Sets`
+or
+  `Changes` set the caller's variable.
 - `and`, `or`, `not` and `a < b < c` over conditions of the kernel are conditions of the kernel.
 
-What reads well and would be recorded wrongly is refused at its line: docs/declaring.md has the table.
+Code that looks right but would be recorded wrongly is refused at its line: docs/statements.md has the table.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Kept:
-    """Marks the annotation of a variable of the kernel with its dtype."""
+    """Marks the annotation of a kernel variable with its dtype."""
 
     dtype: str
 
@@ -47,7 +52,7 @@ Boolean = Annotated[Any, Kept("bool")]
 
 @dataclass(frozen=True)
 class Turns:
-    """What a `for` statement of a recorded function goes through by a loop of the kernel."""
+    """The range of a `for` statement that is a loop of the kernel."""
 
     begin: Value
     end: Value
@@ -57,18 +62,20 @@ class Turns:
 
     def __iter__(self) -> Iterator[Any]:
         raise DeclarationError(
-            "a loop of the kernel", expected="a `for` statement of a recorded function", got="another use of its range",
+            "a loop of the kernel",
+            expected="a `for` statement of a recorded function",
+            got="another use of its range",
             fix="write `for i in ...:` in a function that is marked @recorded",
-        )  # fmt: skip
+        )
 
 
 def unrolled(*bounds: Value) -> Turns:
-    """As `range`, of numbers: a loop of the kernel that its compiler unrolls."""
+    """As `range`, of Python numbers: a loop of the kernel that the compiler unrolls."""
     return _turns(bounds, unrolled=True)
 
 
 def rolled(*bounds: Value, at_once: int = 1) -> Turns:
-    """As `range`: a loop of the kernel, `at_once` turns for each test of its end."""
+    """As `range`: a loop of the kernel that tests its end once every `at_once` iterations."""
     return _turns(bounds, at_once=at_once)
 
 
@@ -83,7 +90,7 @@ class _Inline:
 
 
 def inline(value: Any) -> Any:
-    """In `x = inline(...)`: `x` stands for the expression, which the kernel repeats where `x` is used."""
+    """`x = inline(...)`: `x` gets no name, and the kernel repeats the expression wherever `x` is used."""
     return _Inline(value)
 
 
@@ -94,18 +101,22 @@ class _Named:
 
 
 def named(name: str, value: Any) -> Any:
-    """In `x = named(...)`: the kernel's name of `x`, for a function that is called several times by another.
+    """`x = named(name, ...)`: the kernel calls `x` `name`, for a function that is called several times.
 
     `x = [named(...) for ...]` names each value of a list.
 
     Raises:
-        DeclarationError: the name is none, as where the number of a loop of the kernel is written into it.
+        DeclarationError: the name is no identifier, for example as the index of a loop of the kernel is part
+            of it.
     """
     if not name.isidentifier():
         raise DeclarationError(
-            "named", expected="a name of letters, digits and underscores", got=repr(name),
-            fix="write numbers of Python into it; `range` of Python runs a loop whose turns have names of their own",
-        )  # fmt: skip
+            "named",
+            expected="a name of letters, digits and underscores",
+            got=repr(name),
+            fix="write numbers of Python into it; "
+            "`range` of Python runs a loop whose turns have names of their own",
+        )
     return _Named(name, value)
 
 
@@ -119,10 +130,11 @@ def dtype_of(annotation: Any) -> str | None:
 
 
 class State:
-    """What functions of a body share: each attribute that is annotated by a dtype is a variable, any other a value.
+    """What the functions of a body share: an attribute annotated by a dtype is a variable, any other a value.
 
-    The first assignment declares the variable or names the value, under the attribute's name; later ones set the variable.
-    A class that is derived from the program's `Names` as well has what the kernel declares beside them.
+    The first assignment declares the variable, or names the value, by the attribute's name; later ones set
+    the variable. A class that also derives from the program's `Names` has what the kernel declares as
+    attributes, too.
     """
 
     m: Recorder
@@ -135,9 +147,9 @@ class State:
             setattr(self, name, value)
 
     def handed(self, m: Recorder) -> Self:
-        """The same values for another role, which says what it does against a recorder of its own."""
+        """A copy for another role, whose body has the recorder `m`."""
         other = copy.copy(self)
-        inner = {name: held.handed(m) for name, held in vars(self).items() if isinstance(held, State)}
+        inner = {name: state.handed(m) for name, state in vars(self).items() if isinstance(state, State)}
         vars(other).update(inner, m=m, _scope=m.scope)
         return other
 
@@ -160,10 +172,12 @@ class State:
             made = _variable(self.m, name, value, dtype) if dtype is not None else _named(self.m, name, value)
             if self.m.scope is not self._scope and not isinstance(made, Expr):
                 raise DeclarationError(
-                    f"{type(self).__name__}.{name}", expected="a value of Python before what the kernel decides or repeats",
-                    got=f"{made!r} in a branch or loop of the kernel, which every thread would have from then on",
+                    f"{type(self).__name__}.{name}",
+                    expected="a value of Python before what the kernel decides or repeats",
+                    got=f"{made!r} in a branch or loop of the kernel, "
+                    "which every thread would have from then on",
                     fix=f"assign it before, or declare a variable: `{name}: Int32`, or another dtype",
-                )  # fmt: skip
+                )
             object.__setattr__(self, name, made)
 
     def __getattr__(self, name: str) -> Any:
@@ -185,7 +199,7 @@ def _kinds(kind: Any) -> dict[str, str | None]:
 
 
 def _named(m: Recorder, name: str, value: Any) -> Any:
-    """The value under a name of the kernel, where it is one that has none; a variable's value of now."""
+    """The value, named if it is an expression without a name. Of a variable, its current value is named."""
     if isinstance(value, _Inline):
         return value.value
     if isinstance(value, list) and any(isinstance(part, _Named) for part in value):
@@ -194,28 +208,29 @@ def _named(m: Recorder, name: str, value: Any) -> Any:
         name, value = value.name, value.value
     if not isinstance(value, Expr):
         return value
-    # A value that has a name keeps it, and so does a variable under its own.
+    # A value keeps the name that it has, and `x = x` of a variable changes nothing.
     if value.op == "name" and (not m.is_variable(value) or value.args[0] == name):
         return value
     return m.let(name, value)
 
 
 def _variable(m: Recorder, name: str, value: Any, dtype: str) -> Expr:
-    """A variable under a name of the kernel, or the one that `named` gives it."""
+    """Declare a variable of this name, or of the one that `named` gives."""
     if isinstance(value, _Named):
         name, value = value.name, value.value
     return m.var(name, _plain(value), dtype)
 
 
 def _plain(value: Any) -> Any:
-    """What a variable is set to, which has a name already."""
+    """The value itself, without `inline` or `named`: a variable that is set has its name already."""
     return value.value if isinstance(value, (_Inline, _Named)) else value
 
 
 class Names:
-    """What a kernel declares, under its name: a class for each program, which annotates what there is.
+    """What a kernel declares, by name; each program derives a class that annotates its names.
 
-    `x: View` is a buffer, `x: Channel` a pipeline, `x: Global` an operand, `x: Int32` a runtime size or an integer of the call, `x: Float32` a scalar.
+    `x: View` is a buffer, `x: Channel` a pipeline, `x: Global` an operand, `x: Int32` a runtime size or an
+    integer of the call, and `x: Float32` a scalar.
     """
 
     def __init__(self, owner: Recorder | State) -> None:
@@ -230,7 +245,7 @@ class Names:
 
 @functools.cache
 def _declared(kind: Any) -> dict[str, Any]:
-    """What the `Names` among a class and its bases annotate."""
+    """The annotations of a class and its bases, as far as they derive from `Names`."""
     hints, names = _hints(kind), [base for base in kind.__mro__ if issubclass(base, Names)]
     return {
         name: hints[name]
@@ -241,19 +256,23 @@ def _declared(kind: Any) -> dict[str, Any]:
 
 
 def _of_kernel(m: Recorder, asked: str, name: str, kind: Any) -> Any:
-    """What the kernel declares under a name, of the kind that its annotation says."""
-    said = kind.__name__ if isinstance(kind, type) else (dtype_of(kind) or "").capitalize()
-    there = m.known_as(name)
-    if said not in there and (there or said == Global.__name__):
+    """What the kernel declares as `name`, if its kind is that of the annotation; `asked` is for errors."""
+    annotated = kind.__name__ if isinstance(kind, type) else (dtype_of(kind) or "").capitalize()
+    fitting = m.known_as(name)
+    if annotated not in fitting and (fitting or annotated == Global.__name__):
         operands = [spec.name for spec in m.operands if spec.shape]
         raise DeclarationError(
-            asked, expected=" or ".join(there) or "an operand of the kernel", got=said,
-            fix=f"annotate it in the class, `{name}: {there[0]}`" if there else did_you_mean(name, operands),
-        )  # fmt: skip
+            asked,
+            expected=" or ".join(fitting) or "an operand of the kernel",
+            got=annotated,
+            fix=f"annotate it in the class, `{name}: {fitting[0]}`"
+            if fitting
+            else did_you_mean(name, operands),
+        )
     if kind is View:
         return m.buffer(name)
-    # A leaf's parameter has the same word, with a dtype (tile/kinds.py).
-    if said == Global.__name__:
+    # By name, as there are two classes: this one, and the annotation of leaf parameters in tile/kinds.py.
+    if annotated == Global.__name__:
         return m.operand(name)
     if kind is Channel:
         return m.channel(name)
@@ -266,7 +285,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 class Branch:
-    """The sides of an `if` that are to be gone through: True the first, False the other."""
+    """The sides of an `if` that the rewritten function executes: True for the body, False for `else`."""
 
     def __init__(self, m: Recorder, condition: Any, other: bool) -> None:
         self.m, self.condition, self.other = m, condition, other
@@ -284,7 +303,7 @@ class Branch:
 
 
 class Turn:
-    """The turns of a loop."""
+    """The iterations of a `for`; the body of a loop of the kernel is executed once."""
 
     def __init__(self, m: Recorder, name: str, over: Any, leaves: str = "") -> None:
         self.m, self.name, self.over = m, name, over
@@ -298,8 +317,11 @@ class Turn:
             return
         if not self.name:
             raise DeclarationError(
-                "a loop of the kernel", expected="one name for its number", got="several", fix="write `for i in range(...)`"
-            )  # fmt: skip
+                "a loop of the kernel",
+                expected="one name for its number",
+                got="several",
+                fix="write `for i in range(...)`",
+            )
         o = self.over
         yield from self.m.loop(
             self.name, o.end, begin=o.begin, step=o.step, unrolled=o.unrolled, at_once=o.at_once
@@ -307,7 +329,7 @@ class Turn:
 
 
 class While:
-    """The turns of a `while`."""
+    """The iterations of a `while`; the body of a loop of the kernel is executed once."""
 
     def __init__(self, m: Recorder, condition: Callable[[], Any], leaves: str = "") -> None:
         self.m, self.condition = m, condition
@@ -336,15 +358,17 @@ def _refuse_exit(leaves: str, what: str) -> NoReturn:
 
 
 class Frame:
-    """A call of a recorded function: where each of its names was bound last, and what its statements do."""
+    """One call of a recorded function: what its statements do, and the scope in which each name was bound."""
 
     def __init__(self, owner: Any, function: str, bound: Sequence[str]) -> None:
         m = owner if isinstance(owner, Recorder) else getattr(owner, "m", None)
         if not isinstance(m, Recorder):
             raise DeclarationError(
-                f"recorded function {function}", expected="a recorder as the first argument, or what has one as `m`",
-                got=type(owner).__name__, fix=f"call {function}(m, ...)",
-            )  # fmt: skip
+                f"recorded function {function}",
+                expected="a recorder as the first argument, or what has one as `m`",
+                got=type(owner).__name__,
+                fix=f"call {function}(m, ...)",
+            )
         self.m = m
         self._bound: dict[str, Any] = dict.fromkeys(bound, m.scope)
 
@@ -379,7 +403,7 @@ class Frame:
         return Branch(self.m, condition, other)
 
     def known(self, condition: Any, leaves: str) -> Any:
-        """A condition of an `if` that leaves the function or a loop."""
+        """The condition of an `if` whose body leaves the function or a loop; Python has to know it."""
         if isinstance(condition, Expr):
             _refuse_exit(leaves, "a branch of the kernel")
         return condition
@@ -391,31 +415,29 @@ class Frame:
         return While(self.m, condition, leaves)
 
     def joined(self, word: str, *parts: Callable[[], Any]) -> Any:
-        """`and` or `or`: of Python values as ever, which come first; of conditions of the kernel theirs."""
-        found: Any = None
+        """`and` or `or`: Python values short-circuit as ever, and the kernel joins its own conditions."""
+        joined: Any = None
         for i, part in enumerate(parts):
             value = part()
             if isinstance(value, Expr):
-                found = (
-                    _condition(word, value)
-                    if found is None
-                    else _JOINED[word](found, _condition(word, value))
-                )
-            elif bool(value) is (word == "or") or (found is None and i == len(parts) - 1):
+                condition = _condition(word, value)
+                joined = condition if joined is None else _JOINED[word](joined, condition)
+            elif bool(value) is (word == "or") or (joined is None and i == len(parts) - 1):
                 return value
-        return found
+        return joined
 
     def opposite(self, value: Any) -> Any:
         return ~_condition("not", value) if isinstance(value, Expr) else not value
 
     def either(self, condition: Any, then: Callable[[], Any], other: Callable[[], Any]) -> Any:
-        """`then if condition else other`, which works out one of them."""
+        """`then if condition else other`, where Python knows the condition."""
         if isinstance(condition, Expr):
             raise DeclarationError(
                 "a if condition else b",
                 expected="a condition that Python knows when the kernel is written",
                 got="one of the kernel",
-                fix="say select(condition, a, b), which works out both, or write an `if` that sets a variable",
+                fix="say select(condition, a, b), which works out both, "
+                "or write an `if` that sets a variable",
             )
         return then() if condition else other()
 
@@ -433,22 +455,24 @@ def _condition(word: str, value: Expr) -> Expr:
 
 
 def recorded(function: Callable[P, R]) -> Callable[P, R]:
-    """Mark a function whose control flow over values of the kernel is recorded; its first argument is the recorder.
+    """Mark a function whose control flow over values of the kernel is recorded.
 
-    Functions within it are recorded, too. It is rewritten when it is first called.
+    Its first argument is the recorder, or has one as `m`. Functions defined inside it are recorded, too. It
+    is rewritten when it is first called.
 
     Raises:
-        DeclarationError: when it is called: it says what a kernel cannot, or its source is not at hand.
+        DeclarationError: at the call: the function says what a kernel cannot do, or its source is not
+            available.
     """
     if hasattr(function, "__recorded__"):
         return function
-    made: list[Callable[P, R]] = []
+    rewrites: list[Callable[P, R]] = []
 
     @functools.wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> R:
-        if not made:
-            made.append(rewritten(function, sys.modules[__name__]))
-        return made[0](*arguments, **named)
+        if not rewrites:
+            rewrites.append(rewritten(function, sys.modules[__name__]))
+        return rewrites[0](*arguments, **named)
 
     call.__recorded__ = True  # type: ignore[attr-defined]
     return call

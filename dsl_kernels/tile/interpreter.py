@@ -1,7 +1,9 @@
-"""Interprets the text of a kernel in torch: roles and CTAs as tasks, under a seeded order, between the waits of their pipelines.
+"""Interprets the text of a kernel in torch: roles and CTAs are tasks that alternate at their waits.
 
-Slots are poisoned when they are acquired, the uses of a ring must come in order, and if no task can go on, the error says
-what each role waits for.
+An optional seed draws which task goes on.
+
+Slots are poisoned when they are acquired, and the uses of a ring must come in order. If no task can go on,
+the error says what each role waits for.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import torch
 
 from ..arch import ArchSpec
 from ..errors import ScheduleError
+from ..peers import views
 from . import threads
 from .cta import DEVICE, ClusterBarrier, Cta, reader_key
 from .executor import Executor
@@ -48,12 +51,21 @@ class Run:
             self.group_size *= self.grid[axis]
         self.text = program.text(knobs, arch)
         self.texts = self.text.memo.setdefault(threads.Texts, threads.Texts())
-        # CTAs that have not begun.
+        # CTAs that have not started.
         self.pending: deque[tuple[int, ...]] = deque()
+        self._peered: dict[str, threads.Peered] = {}
         self.admitted: dict[tuple[int, ...], dict[tuple[int, ...], Cta]] = defaultdict(dict)
 
+    def peered(self, name: str, peers: str) -> threads.Peered:
+        """An operand as every rank holds it."""
+        if name not in self._peered:
+            own, distances = self.operands[name], self.operands[peers]
+            each = views(own, distances)
+            self._peered[name] = threads.Peered(own, each, distances.tolist())
+        return self._peered[name]
+
     def group_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
-        """The coordinates that a CTA shares with its group."""
+        """The coordinates that a CTA shares with its group, which identify it."""
         return tuple(x for axis, x in enumerate(block) if axis not in self.schedule.group)
 
     def members(self, block: tuple[int, ...]) -> list[Cta]:
@@ -70,7 +82,7 @@ class Run:
         return self.clusters[key]
 
     def fail(self, role: str, block: tuple[int, ...], got: str, fix: str) -> NoReturn:
-        """Refuse what a role did."""
+        """Raise the error for what a role did."""
         raise ScheduleError(
             f"{self.name}, role {role}, block {block}",
             expected="the declared use of its pipelines and buffers",
@@ -79,7 +91,7 @@ class Run:
         )
 
     def ended(self, cta: Cta) -> None:
-        """Every role of a CTA has ended: nothing was filled that nobody has read."""
+        """Check, when every role of a CTA has ended, that each filled slot was read."""
         for pipe in self.schedule.pipelines:
             ring = cta.rings[pipe.name]
             for key in self.readers(pipe):
@@ -87,12 +99,13 @@ class Run:
                     self.fail(
                         pipe.producer,
                         cta.block,
-                        f"filled {ring.committed} uses of {pipe.name}, of which {key} waited for {ring.waited[key]}",
+                        f"filled {ring.committed} uses of {pipe.name}, "
+                        f"of which {key} waited for {ring.waited[key]}",
                         "let both sides go through the same uses",
                     )
 
     def readers(self, pipe: Pipeline) -> list[str]:
-        """How a ring counts each replica of each of its readers."""
+        """The keys under which a ring counts the replicas of its readers."""
         roles = [self.schedule.role(reader.role) for reader in pipe.readers]
         return [reader_key(role, replica) for role in roles for replica in range(role.replicas)]
 
@@ -113,8 +126,8 @@ class Interpreter:
     """Executes a tile program on CPU tensors.
 
     Args:
-        seed: None runs roles in declared order until they block; an integer picks the next runnable role or CTA at
-            random, which must not change the result.
+        seed: None runs roles in declared order until they block; an integer picks the next runnable role or
+            CTA at random, which must not change the result.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -133,9 +146,9 @@ class Interpreter:
         Raises:
             ScheduleError: the roles deadlock, or a body misuses a pipeline.
         """
-        # The caller's modes are for the caller's tensors: autocast would convert a body's, workspace that was made in
-        # inference mode could not be written outside it, and a mode that is told of every call, as that of a default
-        # device is, may move a body's tensors and triples the time.
+        # Keep out the caller's modes: autocast would convert a body's tensors, a workspace made in inference
+        # mode could not be written outside of it, and a mode that intercepts every call, as a default
+        # device's does, may move a body's tensors and triples the time.
         with torch._C.DisableTorchFunction(), torch.inference_mode(), torch.autocast(DEVICE, enabled=False):
             self._run(Run(program, knobs, arch, operands, dims))
 

@@ -1,7 +1,7 @@
-"""Annotations of a leaf's parameters: what kind of memory they take, and of which dtype; `Int32` and its like take values.
+"""Annotations of leaf parameters: `Registers[Uint32]` or `Global[Float32]` for memory, `Int32` for a value.
 
-`Registers[Uint32]`, `Shared[Int32]`, `Global[Float32]`: a call with another kind or dtype is refused at its line. A number of
-Python stands for a value of any dtype; `int`, `float` and `bool` take nothing else.
+A call that passes another kind of memory, or another dtype, is refused at its line. A Python number may stand
+for a value of any dtype; a parameter annotated `int`, `float` or `bool` takes only Python numbers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from .leaf_text import Array, LeafRecorder
 from .text import Changes, Sets, Writes
 
 __all__ = [
-    "BFloat16", "Boolean", "Changes", "Float16", "Float32", "Global", "Int32", "Int64", "LeafRecorder", "Peers", "Registers",
-    "Sender", "Sets", "Shared", "Tensor", "Uint8", "Uint32", "Writes",
+    "BFloat16", "Boolean", "Changes", "Float16", "Float32", "Global", "Int32", "Int64", "LeafRecorder",
+    "Peers", "Registers", "Sender", "Sets", "Shared", "Tensor", "Uint8", "Uint32", "Writes",
 ]  # fmt: skip
 
 BFloat16 = Annotated[Any, Kept("bfloat16")]
@@ -25,7 +25,7 @@ D = TypeVar("D")
 
 
 class _Memory(Array, Generic[D]):
-    """Memory as a leaf has it: an `Array` where the leaf is a text, a torch.Tensor where it is a meaning in torch."""
+    """Memory as a leaf sees it: an `Array` while a text is recorded, a torch.Tensor in a meaning in torch."""
 
     if TYPE_CHECKING:
 
@@ -45,7 +45,7 @@ class Shared(_Memory[D]):
 
 
 class Peers(_Memory[D]):
-    """Shared memory of each CTA of the cluster, by its rank."""
+    """Shared memory of each CTA of the cluster, indexed by rank."""
 
     KIND = "peers"
 
@@ -63,6 +63,6 @@ class Global(_Memory[D]):
 
 
 class Sender(_Memory[Any]):
-    """A slot in other CTAs, with the barrier that counts what arrives there."""
+    """A slot in other CTAs, with the barrier that counts the bytes arriving there."""
 
     KIND = "sender"

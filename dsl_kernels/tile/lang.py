@@ -1,8 +1,8 @@
 """The vocabulary of a tile program: buffers, roles, pipelines, tensor-core operations, knobs and guards.
 
-A program is a function from knobs and an architecture to a `Schedule` (plain frozen data), plus one body a role
-written against `dsl_kernels.tile.text.Recorder`. Nothing here knows a DSL or touches a device; everything that
-the checks, the barrier plan, the templates, the interpreter and the cost model need is read from these records.
+A program is a function from knobs and an architecture to a `Schedule` (plain frozen data), plus one body per
+role, recorded by `dsl_kernels.tile.text.Recorder`. Nothing here knows a DSL or touches a device. The checks,
+the barrier plan, the printer, the interpreter and the cost model read these records.
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ class Space(str, Enum):
 
 
 class Engine(str, Enum):
-    """What moves or reads a buffer's bytes; a class each says what follows from it (`transfers.py`)."""
+    """What moves or reads a buffer's bytes; each engine's consequences are in a class of `transfers.py`."""
 
     BULK = "bulk"
-    """Copy engine (cp.async.bulk, TMA tile or gather4): completes on an mbarrier by byte count."""
+    """The copy engine (cp.async.bulk, TMA tile or gather4): completes on an mbarrier by byte count."""
     CP_ASYNC = "cp_async"
-    """16-byte cp.async issued by each producer thread: arrives on the mbarrier when that thread's copies land."""
+    """16-byte cp.async by each producer thread: arrives on the mbarrier when that thread's copies land."""
     PEERS = "peers"
-    """Asynchronous stores (st.async) by the same role of other CTAs of the cluster: complete on the receiver's mbarrier
-    by byte count. A CTA sends a use only after it has read the previous one, so two slots need no empty barrier."""
+    """Asynchronous stores (st.async) by the same role of other CTAs of the cluster: complete on
+    the receiver's mbarrier by byte count. A CTA sends a use only after it has read the previous one, so two
+    slots need no empty barrier."""
     GRID = "grid"
-    """Stores by the same role of other CTAs of the grid, through an operand that is zero between launches: a word has come
-    when it is not zero. The reader looks until all have, takes them into shared memory and leaves zeros behind. The CTAs
-    must all run at once."""
+    """Stores by the same role of other CTAs of the grid, through an operand that is zero between launches: a
+    word has arrived when it is not zero. The reader polls until all have, moves them into shared memory and
+    zeroes the operand again. All CTAs must run at once."""
     THREADS = "threads"
     """Ordinary loads and stores of the role's threads (ldmatrix, stmatrix and mma.sync included)."""
     WGMMA = "wgmma"
     """Hopper's warpgroup MMA reading shared memory asynchronously."""
     TCGEN05 = "tcgen05"
-    """Blackwell's MMA, issued by one thread, reading shared or tensor memory and writing tensor memory."""
+    """Blackwell's MMA, issued by one thread: reads shared or tensor memory, writes tensor memory."""
     TMEM = "tmem"
     """tcgen05.ld and tcgen05.st by the role's threads."""
 
@@ -66,10 +67,14 @@ class Engine(str, Enum):
 class Buffer:
     """On-chip storage of one CTA.
 
-    `shape` is one stage. A tensor-memory buffer has shape (lanes, elements of a lane); 16-bit ones lie two a column, `unpacked` one.
-    `alias` names a buffer whose storage this one re-uses from its first byte on (their live ranges must not overlap). Register buffers name the role that
-    holds them, and with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
-    thread has and addresses its own, be it a part of the whole or a copy, and no two need be alike.
+    Attributes:
+        shape: one stage. A tensor-memory buffer has shape (lanes, elements of a lane).
+        role: the role that holds a register buffer.
+        alias: a buffer whose storage this one reuses from its first byte on; their live ranges must not
+            overlap.
+        per_thread: how many elements of a register buffer a thread holds, where that is not an equal share.
+        private: every thread has registers of its own, which it alone indexes; they need not form one tile.
+        unpacked: 16-bit elements take a tensor-memory column each; by default two share one.
     """
 
     name: str
@@ -89,7 +94,7 @@ class Buffer:
     def own(
         cls, name: str, role: str, each: int, dtype: str = "float32", threads: int = 128, doc: str = ""
     ) -> Buffer:
-        """Registers that each thread of a role has for itself."""
+        """A private register buffer: `each` elements for each of a role's threads."""
         return cls(
             name, Space.REGISTER, (threads, each), dtype, role=role, doc=doc, per_thread=each, private=True
         )
@@ -108,16 +113,17 @@ class Buffer:
 
     @property
     def columns(self) -> int:
-        """32-bit columns of one stage in tensor memory."""
+        """Tensor-memory columns (of 32 bits a lane) of one stage."""
         return self.shape[1] if self.unpacked else self.shape[1] * DTYPES[self.dtype].bytes // 4
 
 
 @dataclass(frozen=True)
 class Role:
-    """Consecutive warps of a CTA that do one job. `registers` is the budget a thread (setmaxnreg) or None.
+    """Consecutive warps of a CTA that do one job.
 
-    `replicas` such groups of warps run the same body, each with its number. `active` warps of each do the work, all by
-    default: the others are there for the registers that they hand over.
+    `registers` is the budget of a thread (setmaxnreg), or None. `replicas` groups of `warps` warps run the
+    same body, each with its number. `active` warps of each group do the work, by default all; the remaining
+    ones only donate their registers.
     """
 
     name: str
@@ -134,9 +140,10 @@ class Role:
 
 @dataclass(frozen=True)
 class Reader:
-    """One consumer of a pipeline: which role, through which engine, and who arrives when it lets a slot go.
+    """One consumer of a pipeline: which role, through which engine, and who arrives when it releases a slot.
 
-    `arrive` is "thread" (each thread of the role), "warp" (one lane a warp) or "role" (one thread for all).
+    `arrive` is "thread" (each thread of the role), "warp" (one lane of each warp) or "role" (one thread for
+    all).
     """
 
     role: str
@@ -148,18 +155,23 @@ class Reader:
 class Pipeline:
     """A ring of `stages` slots over `buffers`, filled by one role and read by others.
 
-    `rounds` is "loop" for a ring used once an iteration and "once" for a single hand-over (no empty barrier).
-    `returned_by` names a pipeline in the other direction whose full barrier also gives this one's slot back: the
-    reader commits that one only after it has released this one, so no empty barrier of its own is needed.
-    `accumulates` keeps a slot's contents from use to use (an accumulator in tensor memory).
-    `fill_arrive` says who arrives for THREADS and TMEM fills, as in `Reader.arrive`.
-    Into the slots of a `multicast` one every CTA of the cluster copies, with a copy that all of them receive: a slot is
-    full when all bytes have come, from whichever CTA, and free when the readers of every CTA have let it go. Filled by
-    threads, those of each CTA write an equal share of a slot and send it to the other CTAs.
-    A `pair` one is of products by two CTAs: each fills its own slot, by copies or by threads, the first CTA waits for both and gives both back; what
-    such products fill is full in both, and free when the readers of both have let it go.
-    What CTAs of the grid send goes `through` an operand of 32-bit words, an image of the slot for each CTA; the threads of
-    the reader learn at named barrier `meets` that all of it has come.
+    Attributes:
+        fill_arrive: who arrives for THREADS and TMEM fills, as in `Reader.arrive`.
+        rounds: "loop" for a ring used once an iteration, "once" for a single hand-over (no empty barrier).
+        returned_by: a pipeline in the other direction whose full barrier also gives back this one's slots.
+            Its producer, the reader here, commits it only after releasing this one, so this one needs no
+            empty barrier.
+        accumulates: a slot keeps its contents from use to use (an accumulator in tensor memory).
+        multicast: each CTA of the cluster copies part of a slot, and every CTA receives it. A slot is full
+            when all its bytes have arrived, from whichever CTA, and free when the readers of every CTA have
+            released it. Filled by threads, those of each CTA write an equal share of a slot and send it to
+            the other CTAs.
+        pair: the slots of products by two CTAs. Each CTA fills its own slot, by copies or threads; the first
+            CTA waits for both slots and releases both. A slot that such products fill is full in both CTAs at
+            once, and free when the readers of both have released it.
+        through: the operand of 32-bit words through which CTAs of the grid send; each CTA has an image of the
+            slot.
+        meets: the named barrier at which the reader's threads learn that everything has arrived `through` it.
     """
 
     name: str
@@ -181,16 +193,24 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Mma:
-    """One tensor-core operation of the body: tile shape, operand types and majors.
+    """One tensor-core operation of a body: an m x n x k tile, its dtype and majors.
 
-    `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
-    rows. A may come from registers (wgmma) or tensor memory (tcgen05) instead of shared memory:
-    16-bit elements in the order of an accumulator. With `cta_group` 2 (tcgen05) the two CTAs of a cluster hold half of the
-    rows of A, of B and of the result each, and the first of them issues the product. Of 128 rows each has 64, which take all
-    lanes: the second half of the result's columns is below the first, and A in tensor memory has its rows twice. Sums are float32, or float16 where
-    `acc` is an unpacked buffer of float16 (tcgen05). With `ws` (tcgen05) 32 or 64 rows take all 128 lanes: the columns of the
-    result in four or two parts, below one another. `scales` name tensor-memory buffers of (128, 16) exponents, one for each 32 of
-    K of a row of A and of B (mxf8f6f4): in lane r those of rows r, r + 32, r + 64 and r + 96, in each quarter of the lanes the same.
+    Several warpgroups of a role divide its rows among them. Sums are float32, or float16 where `acc` is an
+    unpacked float16 buffer (tcgen05).
+
+    Attributes:
+        a, b, acc: the buffers of the operands and of the result.
+        a_space: where A is: shared memory, registers (wgmma) or tensor memory (tcgen05). Outside of shared
+            memory it has 16-bit elements, laid out as an accumulator.
+        cta_group: with 2 (tcgen05) each of a cluster's two CTAs holds half of the rows of A, of B and of the
+            result, and the first CTA issues the product. Of m = 128 each CTA has 64 rows, which take all 128
+            lanes: the second half of the result's columns is in the lower 64 lanes, and A in tensor memory
+            has its rows twice.
+        ws: 32 or 64 rows take all 128 lanes (tcgen05): the result's columns are split into four or two parts,
+            one below the other.
+        scales: tensor-memory buffers of (128, 16) exponents, one for 32 elements of K of a row of A, and of B
+            (mxf8f6f4). Lane r has those of rows r, r + 32, r + 64 and r + 96; all four quarters of the lanes
+            repeat the same.
     """
 
     name: str
@@ -218,17 +238,17 @@ class Mma:
 
 @dataclass(frozen=True)
 class Turn:
-    """An ordered hand-over: its members, roles of as many threads each or the replicas of one, go one after the other.
+    """An ordered hand-over: roles of equally many threads, or the replicas of one role, take turns.
 
-    The first named goes first, or replica 0; the last hands over to it again. Each takes the turn and passes it on equally
-    often.
+    The first role named, or replica 0, goes first; the last one passes the turn on to it again. Every member
+    takes and passes on the turn equally often.
     """
 
     name: str
     roles: tuple[str, ...]
 
 
-# Buffers of one size in a row from which on their columns are spelled as a product.
+# From this many consecutive buffers of one size on, an offset spells their columns as a product.
 MANY = 3
 
 
@@ -236,15 +256,21 @@ MANY = 3
 class Schedule:
     """A tile program at fixed knobs on one architecture.
 
-    `grid` holds numbers and expressions over the runtime dims and integers of a launch (`tile.expressions.dim`). `group` names the grid axes whose CTAs
-    synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
-    whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `maps` are
-    the tensor maps of the copy engine, for DSLs that do not report theirs. Of a named barrier in `apart` each replica of
-    its one role has its own. `axes` names the coordinates of the grid. `min_ctas_per_sm` is what the compiler must leave
-    registers for, and then it spends them; 0 leaves the number to the compiler where one CTA will do. `max_ctas_per_sm`
-    is what shared memory has room for, if need be by asking for more of it: as many CTAs as the SMs hold then spread
-    evenly, also where they take their places while another kernel leaves them; 0 sets no limit. Where
-    `resident` is not zero, all CTAs of the grid run at once, or the launch is refused.
+    Attributes:
+        grid: numbers, and expressions over the runtime dims and integers of a launch
+            (`tile.expressions.dim`).
+        group: the grid axes whose CTAs synchronise with one another; all of them must be resident at once.
+        named_barriers: each name's roles, whose threads meet there.
+        constants: numbers that the bodies name, beside the sizes of buffers.
+        maps: tensor maps of the copy engine, for DSLs that do not report theirs.
+        axes: names of the grid's coordinates.
+        min_ctas_per_sm: CTAs for which the compiler must leave registers, and whose registers it then spends;
+            0 leaves the number to the compiler where one CTA is enough.
+        max_ctas_per_sm: the most CTAs that may share an SM; if they need less shared memory than that, the
+            kernel requests more. A launch that fills the SMs then spreads evenly, even if it starts while
+            another kernel drains. 0: no limit.
+        apart: named barriers of which each replica of their one role has its own.
+        resident: where it is not zero, all CTAs of the grid run at once, or the launch is refused.
     """
 
     roles: tuple[Role, ...]
@@ -271,7 +297,7 @@ class Schedule:
 
     @property
     def may_wait(self) -> bool:
-        """Whether there are launches all CTAs of which run at once."""
+        """Whether in some launches all CTAs run at once, so that they may wait for one another."""
         return not isinstance(self.resident, int) or self.resident != 0
 
     @property
@@ -281,12 +307,15 @@ class Schedule:
 
     @property
     def multicasts(self) -> bool:
-        """Whether CTAs of a cluster fill each other's slots: none may start before, or end behind, what others send."""
+        """Whether CTAs of a cluster fill each other's slots.
+
+        No CTA may then start to send before all run, or end before what others send it has arrived.
+        """
         return any(pipe.multicast or pipe.pair for pipe in self.pipelines)
 
     @property
     def pairs(self) -> bool:
-        """Whether two CTAs share out every product."""
+        """Whether two CTAs compute products together."""
         return any(mma.cta_group == 2 for mma in self.mmas)
 
     def role(self, name: str) -> Role:
@@ -323,7 +352,7 @@ class Schedule:
         return sum(b.bytes for b in self.buffers if b.space is Space.SHARED and b.alias is None)
 
     def tensor_offset(self, name: str) -> int:
-        """First column of a tensor-memory buffer; they lie side by side in the order declared."""
+        """First column of a tensor-memory buffer; buffers are side by side in the order declared."""
         before = []
         for buffer in self.buffers:
             if buffer.name == name:
@@ -332,13 +361,12 @@ class Schedule:
                 break
             if buffer.space is Space.TENSOR and buffer.alias is None:
                 before.append(buffer.columns * buffer.stages)
-        found = 0
+        offset = 0
         for _, alike in groupby(before, key=lambda columns: (int(columns), getattr(columns, "spelled", ""))):
             run = list(alike)
-            # Many of a kind read better as a product.
             for columns in [run[0] * len(run)] if len(run) >= MANY else run:
-                found += columns
-        return found
+                offset += columns
+        return offset
 
     def tmem_allocation(self) -> int:
         """Columns that a CTA allocates: a power of two, at least 32."""
@@ -346,7 +374,7 @@ class Schedule:
         return max(32, 1 << (columns - 1).bit_length()) if columns else 0
 
     def tmem_columns(self) -> int:
-        """Tensor-memory columns of all buffers that own their storage, before rounding to an allocation."""
+        """Tensor-memory columns of all buffers that own their storage, not rounded up to an allocation."""
         return sum(b.columns * b.stages for b in self.buffers if b.space is Space.TENSOR and b.alias is None)
 
 
@@ -362,13 +390,13 @@ def _pick(records: tuple[Any, ...], name: str, kind: str) -> Any:
 
 @dataclass(frozen=True)
 class Counts:
-    """What the first CTA of a launch does, where every row is as long as the call allows.
+    """What the first CTA of a launch does, if every row is as long as the call allows.
 
     Attributes:
         loaded, stored: bytes between the CTA and global memory, or the shared memory of its group.
         flops: tensor-core operations by dtype.
         uses: uses of its busiest pipeline.
-        group_syncs: barriers of its group.
+        group_syncs: how often it meets its group.
         elements: keys that go through a histogram or a compaction.
     """
 
@@ -382,19 +410,20 @@ class Counts:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """How a call is dealt out over a GPU. What is None the kernel has no use for.
+    """How a call is distributed over a GPU; None: the kernel does not use the field.
 
-    The fields but `early` are runtime dims of the launch: extents of a kernel's scratch, or integers that it takes.
+    All fields but `early` are runtime dims of the launch: extents of a kernel's scratch, or integers passed
+    to it.
 
     Attributes:
-        ctas: CTAs that the work is dealt to; of a grid that has further axes the extent of the first.
-        splits: parts that the work of one row is cut into.
-        abreast: heads that are worked on side by side.
-        padded_heads: heads that the blocks of a row have room for, where the last one may have fewer.
-        counters: counters by which CTAs learn who has come.
-        inbox_words: 32-bit words through which CTAs of the grid send one another results.
+        ctas: CTAs among which the work is divided; the extent of the first axis, if the grid has more.
+        splits: parts into which the work of one row is divided.
+        abreast: heads that run side by side.
+        padded_heads: heads of a row, rounded up to whole blocks.
+        counters: counters by which CTAs learn how many others have arrived.
+        inbox_words: 32-bit words through which CTAs of the grid send results to one another.
         all_resident: whether all CTAs run at once, so that they may wait for one another.
-        early: whether the launch may begin before the kernel in front of it has ended.
+        early: whether the launch may begin before the preceding kernel has ended.
     """
 
     ctas: int | None = None
@@ -408,20 +437,19 @@ class LaunchPlan:
 
     @property
     def dims(self) -> dict[str, int]:
-        """The values by their names, `early` = 0 only where the launch has to wait."""
-        found = {
-            name: int(value) for name, value in vars(self).items() if value is not None and name != "early"
-        }
-        return found if self.early else {**found, "early": 0}
+        """The values by name; `early` is among them, as 0, only if the launch must wait."""
+        fields = {name: value for name, value in vars(self).items() if name != "early"}
+        dims = {name: int(value) for name, value in fields.items() if value is not None}
+        return dims if self.early else {**dims, "early": 0}
 
 
 @dataclass(frozen=True)
 class Knob:
     """One axis of the sweep.
 
-    `levels[i]` are the values at sweep level i (0 is the committed set; a higher level contains the lower ones).
-    `key` is its short spelling in variant ids; values that are words stand there alone. `plain` is the value that ids
-    leave out, so that a knob which came later renames nothing.
+    `levels[i]` are the values that sweep level i adds to those of the lower levels (level 0 is the committed
+    set). `key` is the knob's short name in variant ids; a value that is a word appears there without it. Ids
+    leave out the value `plain`, so that a knob added later renames no variant.
     """
 
     name: str
@@ -444,22 +472,23 @@ class Knob:
 SUMS, TRACE, COARSE = 1, 2, 3
 PROBE = Knob(
     "probe", "probe", (),
-    "1: cycles of each warp by region; 2: the last regions of each warp, with their times; 3: cycles by wait for others, and of the rest",
+    "1: cycles of each warp by region; 2: the last regions of each warp, with their times; "
+    "3: cycles by wait for others, and of the rest",
     plain=0,
 )  # fmt: skip
-"""A knob of every program, which no sweep turns: what a variant measures of itself (`tile.probes`)."""
+"""A knob that every program has and no sweep changes: what a variant measures of itself (`tile.probes`)."""
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition on a call that a variant needs; `refuse` returns the reason, or None where it accepts."""
+    """A condition that a variant sets to calls; `refuse` returns the reason of a refusal, or None."""
 
     name: str
     refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str | None]
 
 
 def built_for(knob: str, dim: str = "") -> Guard:
-    """A guard that refuses calls whose size is not the value of a knob; the size has the knob's name, or another one."""
+    """A guard that refuses a call whose dim `dim` (by default named as the knob) is not the knob's value."""
     dim = dim or knob
 
     def refuse(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -471,18 +500,20 @@ def built_for(knob: str, dim: str = "") -> Guard:
 
 @dataclass(frozen=True)
 class Policy:
-    """How a program is used: which of its variants are generated, how a launch is dealt out, and how they rank.
+    """How a program is used: which of its variants are generated, how they rank, and how a launch is planned.
 
     Attributes:
-        bucket: (form, call dims) -> the sizes that decide which variant is best; they name tuned entries, and rounded up to
-            powers of two are the dims that the cost model assumes.
-        resized: (call dims, sizes of a bucket) -> the dims of a like call of these sizes, derived ones with them.
-        counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for operations whose data decide that or
-            whose leaves do not say what they move; by default it is counted from the text (`tile.counting`).
-        overhead: (knobs, dims, GPU) -> microseconds a CTA spends that the counts of its body do not show.
-        launch: (knobs, call dims, GPU) -> the launch plan. Splits that the call fixes are among its dims.
-        useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling it
-            a violation.
+        bucket: (form, call dims) -> the sizes that decide which variant is best. They name tuned entries;
+            rounded up to powers of two they are the dims that the cost model assumes.
+        resized: (call dims, sizes of a bucket) -> the dims of a similar call of these sizes, derived dims
+            included.
+        counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for operations where the
+            data decide or the leaves do not say it. By default it is counted from the text (`tile.counting`).
+        overhead: (knobs, dims, GPU) -> microseconds that a CTA spends beside what its body's counts show.
+        launch: (knobs, call dims, GPU) -> the launch plan. If the call fixes `splits`, they are among its
+            dims.
+        useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling
+            it a violation.
     """
 
     bucket: Callable[[str, Mapping[str, int]], dict[str, int]] = lambda form, dims: dict(dims)
@@ -498,7 +529,7 @@ class Policy:
     useful: Callable[[SimpleNamespace, ArchSpec, int], bool] = lambda k, arch, level: True
 
 
-# Called with a recorder, and that of a role also with the State that the start returns.
+# A body is called with a recorder; a role's body also with the State that the start returns.
 Body = Callable[..., Any]
-# The body, among those of the roles, of what every thread does first.
+# The name, among those of the roles, of the body that every thread runs first.
 START = "start"

@@ -1,4 +1,4 @@
-"""Leaves: pieces of leaf maths by their name, parameters and meaning in torch."""
+"""Leaves: the pieces of maths that bodies call, each with its name, parameters and meaning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AMBIENT = ("thread", "warp", "lane", "threads")
-"""What the text of a leaf asks its recorder for, `m.thread`, and no call passes."""
+"""Parameters that no call passes: the text of a leaf gets them from its recorder, as `m.thread`."""
 
 
 class Out:
@@ -37,7 +37,7 @@ class InOut:
 
 
 class Stored:
-    """Marks an operand in global memory that a leaf writes into."""
+    """Marks an operand in global memory that a leaf writes."""
 
 
 Sets = Annotated[T, Out]
@@ -46,7 +46,7 @@ Writes = Annotated[T, Stored]
 
 
 class Kind(NamedTuple):
-    """What an argument is: "value" of the kernel, "number" of Python, or a kind of memory; and of which dtype, if that matters."""
+    """An argument's kind: "value" (the kernel's), "number" (Python's) or one of memory, and its dtype."""
 
     of: str
     dtype: str = ""
@@ -56,25 +56,32 @@ class Kind(NamedTuple):
         return f"{title} of {self.dtype}" if self.dtype else title
 
     def accepts(self, other: Kind) -> bool:
-        """Whether an argument of that kind may stand for a parameter of this one; a number stands for any value."""
+        """Whether a parameter of this kind takes an argument of kind `other`; any value may be a number."""
         if self.of != other.of and (self.of, other.of) != ("value", "number"):
             return False
         return other.of == "number" or not self.dtype or self.dtype == other.dtype
 
 
-# What the meaning of a leaf in torch takes as a tensor.
+# Annotations for parameters that the meaning of a leaf in torch takes as tensors.
 RegisterTile = Annotated[Any, Kind("register")]
 SharedTile = Annotated[Any, Kind("shared")]
 TensorTile = Annotated[Any, Kind("tensor")]
 GlobalTile = Annotated[Any, Kind("global")]
 _KINDS = {
-    "value": "a value", "number": "a number of Python", "register": "registers", "shared": "shared memory", "tensor": "tensor memory",
-    "global": "an operand", "peers": "shared memory of the cluster", "sender": "a sender", "none": "None",
-}  # fmt: skip
+    "value": "a value",
+    "number": "a number of Python",
+    "register": "registers",
+    "shared": "shared memory",
+    "tensor": "tensor memory",
+    "global": "an operand",
+    "peers": "shared memory of the cluster",
+    "sender": "a sender",
+    "none": "None",
+}
 
 
 class Parameter(NamedTuple):
-    """A parameter of a leaf: its name, its mark (`Out`, `InOut`, `Stored`), and the kinds that it takes; none: any."""
+    """A leaf's parameter: its name, its mark (`Out`, `InOut`, `Stored`), the kinds it takes (empty: any)."""
 
     name: str
     mark: type | None = None
@@ -83,13 +90,14 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Leaf:
-    """One piece of leaf maths: its name and parameters, and what it means in torch.
+    """One piece of leaf maths: its name, its parameters, and its meaning in torch or its text.
 
-    The torch function takes every parameter that is not `Out` and returns the new values of its `Out` and `InOut`
-    parameters in order. Registers and shared stages come to it as tensors, which it writes in place, and so do operands;
-    those that it writes are marked `Writes`. A leaf that is declared by its `text` (`tile.leaf_text.by_text`) has neither a
-    meaning in torch nor a spelling: the interpreter runs the text, and the printer prints it. For the cost model `loaded`,
-    `stored` and `longest` say what it moves and what it sets (`tile.counting`).
+    The torch function takes every parameter that is not `Out`, and returns the new values of its `Out` and
+    `InOut` parameters in order. Registers, shared memory and operands are passed to it as tensors, which it
+    writes in place; the operands that it writes are marked `Writes`. A leaf declared by its `text`
+    (`tile.leaf_text.by_text`) has no meaning in torch and no spelling in a DSL: the interpreter runs the
+    text, and the printer prints it. `loaded`, `stored` and `longest` tell the cost model what the leaf moves
+    and sets (`tile.counting`).
     """
 
     name: str
@@ -106,33 +114,41 @@ class Leaf:
 
     @property
     def passed(self) -> tuple[Parameter, ...]:
-        """The parameters that a call passes: all but what is ambient."""
+        """The parameters that a call passes: all but the ambient ones."""
         return self.parameters[: -len(AMBIENT)] if self.text is not None else self.parameters
 
     def bound(self, arguments: Iterable[Any], named: Mapping[str, Any], by: str) -> tuple[Any, ...]:
-        """An argument for each parameter that a call by `by` passes, bound as Python binds them.
+        """The argument of each passed parameter, bound as Python does; `by` is the caller, for errors.
 
         Raises:
-            DeclarationError: one is missing, unknown or given twice.
+            DeclarationError: an argument is missing, unknown or given twice.
         """
         arguments, names = tuple(arguments), [parameter.name for parameter in self.passed]
         missing = [name for name in names[len(arguments) :] if name not in named]
         unknown = [name for name in named if name not in names]
         twice = [name for name in names[: len(arguments)] if name in named]
-        if missing or unknown or twice or len(arguments) > len(names):
-            wrong = (
-                f"nothing for {', '.join(missing)}" if missing else f"no parameter {unknown[0]}" if unknown
-                else f"{twice[0]} twice" if twice else f"{len(arguments)} arguments"
-            )  # fmt: skip
+        wrong = ""
+        if missing:
+            wrong = f"nothing for {', '.join(missing)}"
+        elif unknown:
+            wrong = f"no parameter {unknown[0]}"
+        elif twice:
+            wrong = f"{twice[0]} twice"
+        elif len(arguments) > len(names):
+            wrong = f"{len(arguments)} arguments"
+        if wrong:
             raise DeclarationError(
-                f"leaf {self.name} in {by}", expected=f"one argument a parameter: {', '.join(names)}", got=wrong,
-                fix="pass each in its place or by its name; thread, warp, lane and threads are the leaf's own: m.thread",
-            )  # fmt: skip
+                f"leaf {self.name} in {by}",
+                expected=f"one argument a parameter: {', '.join(names)}",
+                got=wrong,
+                fix="pass each in its place or by its name; "
+                "thread, warp, lane and threads are the leaf's own: m.thread",
+            )
         return (*arguments, *(named[name] for name in names[len(arguments) :]))
 
     @property
     def results(self) -> tuple[int, ...]:
-        """Positions of the parameters that are set."""
+        """Positions of the scalar parameters that are set."""
         return tuple(i for i, p in enumerate(self.parameters) if p.mark in (Out, InOut))
 
     @property
@@ -147,7 +163,7 @@ class Leaf:
 
 
 def parameters_of(function: Callable[..., Any], numbers: str) -> tuple[Parameter, ...]:
-    """The parameters as they are annotated; what `int`, `float` and `bool` take is of the kind `numbers`."""
+    """The parameters that a function annotates; `int`, `float` and `bool` stand for the kind `numbers`."""
     hints = get_type_hints(function, include_extras=True)
     return tuple(
         Parameter(name, _mark(hints.get(name)), _kinds(hints.get(name), numbers))
@@ -156,7 +172,7 @@ def parameters_of(function: Callable[..., Any], numbers: str) -> tuple[Parameter
 
 
 def leaf(function: Callable[..., Any]) -> Leaf:
-    """Declare a leaf by its meaning in torch, where a value of the kernel is a number, too."""
+    """Declare a leaf by its meaning in torch, to which values of the kernel are passed as numbers."""
     parameters = parameters_of(function, "value")
     inputs = [i for i, p in enumerate(parameters) if p.mark is not Out]
 
@@ -174,10 +190,10 @@ def _mark(hint: Any) -> type | None:
 
 
 def _kinds(hint: Any, numbers: str) -> tuple[Kind, ...]:
-    """The kinds that an annotation names; none where it says nothing of them, as `Any` does."""
+    """The kinds that an annotation names; empty if it allows any, as `Any` does."""
     if get_origin(hint) in (Union, types.UnionType):
-        found = [_kinds(part, numbers) for part in get_args(hint)]
-        return tuple(kind for kinds in found for kind in kinds) if all(found) else ()
+        parts = [_kinds(part, numbers) for part in get_args(hint)]
+        return tuple(kind for kinds in parts for kind in kinds) if all(parts) else ()
     if hint is types.NoneType:
         return (Kind("none"),)
     if isinstance(hint, type) and issubclass(hint, (int, float)):
@@ -190,6 +206,5 @@ def _kinds(hint: Any, numbers: str) -> tuple[Kind, ...]:
     if hasattr(hint, "__metadata__"):
         return _kinds(hint.__origin__, numbers)
     of = getattr(get_origin(hint) or hint, "KIND", "")
-    return (
-        (Kind(of, *(kind.dtype for part in get_args(hint) for kind in _kinds(part, numbers))),) if of else ()
-    )
+    dtypes = (kind.dtype for part in get_args(hint) for kind in _kinds(part, numbers))
+    return (Kind(of, *dtypes),) if of else ()

@@ -1,8 +1,8 @@
-"""Leaves by their text: what one thread does, said against a recorder once, and run for all threads of a role at once.
+"""Leaves declared by their text: what one thread does, recorded once.
 
-Such a leaf loops and branches for each thread by itself, and reads and writes registers, shared and global memory by
-index. What a warp works out together, and what a DSL has an instruction for, is a `Function`: every DSL spells it under
-its name, as it does a leaf. The interpreter runs such texts by `tile.threads`.
+Each thread loops and branches by itself, and indexes registers, shared and global memory. What a warp
+computes together, and what is one instruction, is a `Function`, which every DSL spells under its name, as it
+does a leaf. The interpreter runs these texts for all threads of a role at once (`tile.threads`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..dtypes import DTYPES
 from ..errors import DeclarationError, DslKernelError
 from . import places
 from . import text as t
@@ -21,14 +22,15 @@ from .text import Expr, Value
 
 WARP = 32
 ADDRESS = "address"
-"""The dtype of a place in memory, for a Function."""
+"""The dtype of an address, as an argument of a `Function`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """What a DSL spells of the arithmetic of a leaf's text; `torch` means it for all threads.
+    """A function that leaf texts call and each DSL spells; `torch` is its meaning, for all threads at once.
 
-    A `joint` one is worked out by the threads of a warp together, or touches memory: its meaning gets `Threads` first.
+    The threads of a warp compute a `joint` one together, or it accesses memory: its meaning then takes the
+    `Threads` as its first argument.
     """
 
     name: str
@@ -42,14 +44,21 @@ class Function:
 
 @dataclass(eq=False)
 class Array(t.Memory):
-    """Memory as the text of a leaf names it: registers of the thread, shared or global memory, a line of a matrix.
+    """Memory in a leaf's text: registers of the thread, shared or global memory, or part of another array.
 
-    An index is a number, or in a matrix in shared memory a pair of row and column.
+    An index is a number, or (row, column) in a matrix in shared memory.
 
-    `size` elements it has in a thread's registers, from `first` on of those that it is a group of. `shape` is that of a
-    buffer outside of registers, whose rows `swizzle` exchanges within so many bytes; `staged` tells whether it is one of
-    several stages, `strides` how far apart an operand's axes but the last are where rows need not follow one another. `line`
-    says what this is the part of: which array, which row of it if that is a matrix, and from which element on.
+    Attributes:
+        size: elements; in registers, those of one thread.
+        line: where this is part of another array: that array, the row of it if it is a matrix, the first
+            element.
+        wide: offsets are computed in 64 bits.
+        shape: the shape of a buffer outside of registers.
+        swizzle: the bytes of such a buffer within which the hardware permutes 16-byte pieces; 0: none.
+        staged: the buffer is one of several stages.
+        first: where this is a group of registers, the number of its first one.
+        strides: of an operand whose rows need not be contiguous, the strides of all axes but the last.
+        peers: other ranks hold such an operand too.
     """
 
     name: str
@@ -64,38 +73,39 @@ class Array(t.Memory):
     staged: bool = False
     first: Value = 0
     strides: tuple[Expr, ...] = ()
+    peers: bool = False
 
     def __getitem__(self, index: Index) -> Expr:
         return Expr("element", (self, *_places(index)), self.dtype)
 
     def __iter__(self) -> Iterator[Expr]:
-        """Its registers, or its elements, one after the other."""
+        """Its elements in order."""
         return (self[i] for i in range(self.size))
 
     def __setitem__(self, index: Index, value: Value) -> None:
         self.recorder.say(Put(self, _places(index), value))
 
     def at(self, index: Index) -> Expr:
-        """The place of an element, for a Function."""
+        """The address of an element, for a `Function`."""
         return Expr("element", (self, *_places(index)), ADDRESS)
 
     def group_at(self, row: Value, column: Value, size: int) -> Expr:
-        """The place, for a Function, where a group of `size` consecutive elements begins in a matrix in shared memory."""
+        """The address, for a `Function`, of `size` consecutive elements of a matrix in shared memory."""
         return Expr("group", (self, size, row, column), ADDRESS)
 
     def group(self, first: Value, size: int) -> Array:
-        """`size` registers from number `first` on, for `read` and `write`."""
+        """`size` registers from number `first` on."""
         return replace(self, size=size, first=self.first + first)
 
     def read(self, registers: Array, group: Index) -> None:
-        """Load the group of that number into registers: of consecutive elements as many as these have, aligned to their size.
+        """Load a group of consecutive elements, as many as there are registers, by one aligned vector access.
 
-        In a matrix a pair says at which row and column a group begins.
+        `group` is the number of the group, or in a matrix the (row, column) where it begins.
         """
         self.recorder.say(Vector(registers, self, _places(group), False))
 
     def write(self, registers: Array, group: Index) -> None:
-        """Store registers as the group of that number."""
+        """Store registers as a group of consecutive elements; `group` is as in `read`."""
         self.recorder.say(Vector(registers, self, _places(group), True))
 
     def row(
@@ -107,23 +117,42 @@ class Array(t.Memory):
         *,
         wide: bool = True,
     ) -> Array:
-        """A row of a matrix in global memory from column `first` on; its rows are `pitch` elements long, or as far apart as the operand says.
+        """A row of a matrix in global memory, from column `first` on, under the name `title`.
 
-        Of an operand with more dimensions `row` has an index for each but the last one, and `pitch` all extents but the
-        first one. One that is not `wide` has less than 2**31 elements.
+        Args:
+            row: the row's number; of an operand with more axes the indices of all but the last.
+            pitch: elements of a row; of an operand with more axes all extents but the first. None: the
+                operand's strides apply.
+            wide: False promises that the operand has less than 2**31 elements.
         """
         rows = _places(row)
         if pitch is None and len(rows) != len(self.strides):
             raise DeclarationError(
-                f"a row of {self.name} in the text of a leaf", expected="a pitch, or an operand whose axes have strides, and an index for each but the last",
-                got=f"{len(rows)} indices and {len(self.strides)} strides", fix="say how long rows are, or declare the operand's strides",
-            )  # fmt: skip
+                f"a row of {self.name} in the text of a leaf",
+                expected="a pitch, or an operand whose axes have strides, and an index for each but the last",
+                got=f"{len(rows)} indices and {len(self.strides)} strides",
+                fix="say how long rows are, or declare the operand's strides",
+            )
         pitches = self.strides if pitch is None else _places(pitch)
         self.recorder.say(Line(title, self, rows, pitches, first, wide, strided=pitch is None))
+        if self.line is not None and not self.line[1]:
+            return replace(
+                self, name=title, line=(self.line[0], rows, t.fold(self.line[2] + first, {})), wide=wide
+            )
         return replace(self, name=title, line=(self, rows, first), wide=wide)
 
+    def of_peer(self, title: str, distance: Expr) -> Array:
+        """The same operand on another rank, so many bytes from this one's."""
+        if not self.peers or self.line is not None:
+            raise DeclarationError(
+                f"{self.name}.of_peer in the text of a leaf", expected="a whole operand that other ranks hold too",
+                got="a part of one" if self.line else "memory of this rank", fix="name the operand of distances as its `peers` in its OperandSpec",
+            )  # fmt: skip
+        elements = distance >> DTYPES[self.dtype].bytes.bit_length() - 1
+        return self.part(title, elements)
+
     def part(self, title: str, first: Value) -> Array:
-        """What lies from element `first` on."""
+        """The rest of the array, from element `first` on, under the name `title`."""
         self.recorder.say(Line(title, self, (), (), first))
         whole, rows, before = self.line or (self, (), 0)
         return replace(self, name=title, line=(whole, rows, t.fold(before + first, {})))
@@ -147,7 +176,10 @@ class Put(t.Statement):
 
 @dataclass(frozen=True, eq=False)
 class Vector(t.Statement):
-    """The group of that number, or at that row and column, of consecutive elements: into registers, or out of them to `store`."""
+    """Load a group of consecutive elements into registers, or `store` registers there.
+
+    `group` is the group's number, or the (row, column) where it begins.
+    """
 
     registers: Array
     array: Array
@@ -157,9 +189,10 @@ class Vector(t.Statement):
 
 @dataclass(frozen=True, eq=False)
 class Line(t.Statement):
-    """A name for a row of a matrix or a part of an array, for DSLs that pass addresses.
+    """A name for a row of a matrix or for part of an array, for DSLs that pass addresses.
 
-    `pitches` are the extents of all axes but the first, or where it is `strided` the strides of all axes but the last.
+    `pitches` are the extents of all axes but the first or, if `strided`, the strides of all axes but the
+    last.
     """
 
     name: t.Declares
@@ -173,20 +206,20 @@ class Line(t.Statement):
 
 @dataclass(frozen=True, eq=False)
 class Local(t.Statement):
-    """Registers of the leaf itself."""
+    """Declares registers of the leaf itself."""
 
     array: Array
 
 
 @dataclass(frozen=True, eq=False)
 class Do(t.Statement):
-    """A function for what it does."""
+    """Calls a `Function` for its effect."""
 
     value: Expr
 
 
 class LeafRecorder(t.Recorder):
-    """What the text of a leaf is said against; of a recorder it has loops, branches and variables."""
+    """Records the text of a leaf: a `Recorder` with loops, branches and variables only."""
 
     def __init__(self) -> None:
         self._begin()
@@ -199,7 +232,7 @@ class LeafRecorder(t.Recorder):
         return self._threads
 
     def called_by(self, threads: int) -> None:
-        """Note how many threads call the leaf."""
+        """Set how many threads call the leaf."""
         self._threads = threads
 
     def _kind(self, argument: Any) -> t.Kind:
@@ -208,11 +241,11 @@ class LeafRecorder(t.Recorder):
         return super()._kind(argument)
 
     def say(self, statement: Any) -> None:
-        """Write down a statement that only the text of a leaf has."""
+        """Record a statement that only leaf texts have."""
         self._say(statement)
 
     def var(self, text: str, initial: Value = 0, dtype: str = "int32") -> Expr:
-        """A scalar that `set` assigns, for each thread by itself."""
+        """A scalar variable of each thread, which `set` assigns."""
         self._say(t.Variable(text, dtype, initial))
         self.variables.add(text)
         return self._take_name(text, t.name(text, dtype))
@@ -228,13 +261,19 @@ class LeafRecorder(t.Recorder):
         return array
 
     def do(self, value: Expr) -> None:
-        """Call a function for what it does."""
+        """Call a `Function` for its effect."""
         self.say(Do(value))
 
 
 @dataclass(frozen=True)
 class Formal:
-    """A parameter that the text of a leaf is passed: `memory`, or a `value`, which is a `variable` where it is set."""
+    """A parameter of a leaf's text.
+
+    Attributes:
+        kind: "memory", "value", or "variable" for a scalar that the leaf sets.
+        fresh: a variable that the leaf does not read.
+        staged, strides: as in `Array`.
+    """
 
     name: str
     kind: str
@@ -246,17 +285,18 @@ class Formal:
 
 @dataclass(frozen=True)
 class LeafText:
-    """What a leaf does where it is called with such arguments; numbers among these stand in the text."""
+    """The text of a leaf for one kind of call; a parameter is None if the text has a Python number for it."""
 
     parameters: tuple[Formal | None, ...]
     statements: tuple[t.Statement, ...]
 
 
 def by_text(function: Callable[..., None]) -> t.Leaf:
-    """Declare a leaf by its text: a function over a LeafRecorder, then the leaf's parameters, annotated by their kinds.
+    """Declare a leaf by its text: a function of a `LeafRecorder` and the leaf's annotated parameters.
 
-    What every leaf has is the recorder's: `m.thread` (within the role, of `m.threads`), `m.lane`, `m.warp` (within the CTA). Memory comes as an Array, a number as itself, everything else as an expression by its name; assignments to `Sets` and
-    `Changes` set what was passed.
+    The recorder has `m.thread` (within the role, of `m.threads`), `m.lane` and `m.warp` (within the CTA).
+    Memory is passed as an `Array`, a Python number as itself, anything else as an expression; to assign to a
+    parameter marked `Sets` or `Changes` sets the caller's variable.
     """
     parameters = (*t.parameters_of(function, "number")[1:], *map(t.Parameter, t.AMBIENT))
     doc = inspect.cleandoc(function.__doc__ or "")
@@ -273,7 +313,7 @@ def _by_threads(*_: Any) -> Any:
 
 
 def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = None) -> LeafText:
-    """The text of a leaf that is called with these arguments; views are of the schedule's buffers."""
+    """Record the text of a leaf for a call with these arguments; views refer to the schedule's buffers."""
     m = LeafRecorder()
     formals: list[Formal | None] = []
     passed: list[Any] = []
@@ -304,19 +344,21 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
 
 
 def memory_of(title: str, argument: Any, schedule: Schedule | None, m: LeafRecorder) -> Array:
-    """What is passed as memory, as the text of the leaf names it."""
+    """The array `title` of a leaf's text that stands for memory passed as `argument`."""
     if isinstance(argument, Array):
         return replace(argument, name=title, recorder=m, line=None, wide=True, strides=())
     if isinstance(argument, t.Global):
         strides = tuple(t.name(f"{title}_stride_{axis}") for axis in range(len(argument.strides)))
-        return Array(title, argument.dtype, "global", 0, m, strides=strides)
+        return Array(title, argument.dtype, "global", 0, m, strides=strides, peers=bool(argument.peers))
     if isinstance(argument, t.Sender):
         return Array(title, "float32", "global", 0, m)
     if schedule is None:
         raise DeclarationError(
-            f"buffer {argument.buffer} in the text of a leaf", expected="what the leaf is passed", got="a buffer of the kernel",
+            f"buffer {argument.buffer} in the text of a leaf",
+            expected="what the leaf is passed",
+            got="a buffer of the kernel",
             fix="make it a parameter",
-        )  # fmt: skip
+        )
     buffer = schedule.buffer(argument.buffer)
     if buffer.space is Space.REGISTER:
         share = 1 if buffer.private or buffer.role is None else schedule.role(buffer.role).warps * WARP
@@ -324,6 +366,12 @@ def memory_of(title: str, argument: Any, schedule: Schedule | None, m: LeafRecor
         return Array(title, buffer.dtype, buffer.space.value, each, m)
     cluster = isinstance(argument, t.Cluster)
     return Array(
-        title, buffer.dtype, "cluster" if cluster else buffer.space.value, buffer.stage_elements, m, shape=buffer.shape,
-        swizzle=buffer.swizzle, staged=not cluster and argument.use is not None,
-    )  # fmt: skip
+        title,
+        buffer.dtype,
+        "cluster" if cluster else buffer.space.value,
+        buffer.stage_elements,
+        m,
+        shape=buffer.shape,
+        swizzle=buffer.swizzle,
+        staged=not cluster and argument.use is not None,
+    )

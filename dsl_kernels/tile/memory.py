@@ -1,4 +1,4 @@
-"""The places that statements name: parts of buffers, operands, boxes of tensor maps, slots of pipelines."""
+"""Memory that statements name: parts of buffers, operands, boxes of tensor maps, slots of pipelines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from .lang import Pipeline
 
 
 class Memory:
-    """What holds numbers and is none itself: compared with a number it would differ from every one."""
+    """Something that holds numbers; to compare it with a number is an error, as it would equal none."""
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (int, float, Expr)):
             raise DeclarationError(
-                f"== or != on a {type(self).__name__}", expected="a number of the kernel", got="memory that holds numbers",
+                f"== or != on a {type(self).__name__}", expected="a number of the kernel",
+                got="memory that holds numbers",
                 fix="compare an element: array[i] in the text of a leaf, m.word(buffer, i) in a body",
             )  # fmt: skip
         return self is other
@@ -26,16 +27,19 @@ class Memory:
 
     def __getitem__(self, index: Any) -> Any:
         raise DeclarationError(
-            f"an index of a {type(self).__name__} in a body", expected="a part by name, or a number by m.word", got="[...]",
-            fix="say view.stage(use), view.part(first, rows) or view.columns(first, count); m.word(memory, i) is a number there",
+            f"an index of a {type(self).__name__} in a body",
+            expected="a part by name, or a number by m.word", got="[...]",
+            fix="say view.stage(use), view.part(first, rows) or view.columns(first, count); "
+            "m.word(memory, i) is a number there",
         )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class View(Memory):
-    """Part of a buffer: the stage that use `use` of its ring has (None: it has one), and `rows` of it from `first` on.
+    """Part of one stage of a buffer: `rows` rows from `first` on, `width` columns from `column` on.
 
-    Of a matrix `width` columns from `column` on; None are all.
+    `use` is the use of its ring that has the stage; None for a buffer of one stage. `rows` or `width` None:
+    all.
     """
 
     buffer: str
@@ -47,7 +51,7 @@ class View(Memory):
     width: int | None = None
 
     def stage(self, use: Value) -> View:
-        """The stage that use `use` has, of a buffer outside of pipelines."""
+        """The stage of use `use`, of a buffer that is in no pipeline."""
         return replace(self, use=use)
 
     def part(self, first: Value, rows: int) -> View:
@@ -61,11 +65,17 @@ class View(Memory):
 
 @dataclass(frozen=True, eq=False)
 class Global(Memory):
-    """A global-memory operand, whole; `strides` name the dims that are the strides of all axes but the last, for DSLs that pass addresses."""
+    """A whole operand in global memory.
+
+    `strides` names the dims that are the strides of all axes but the last, for DSLs that pass addresses.
+    `peers` names the operand with the distances at which other ranks hold theirs; empty where only this rank
+    has it.
+    """
 
     name: str
     strides: tuple[str, ...] = ()
     dtype: str = "int32"
+    peers: str = ""
 
     def span(
         self,
@@ -75,10 +85,10 @@ class Global(Memory):
         count: int | None = None,
         dtype: str = "",
     ) -> Span:
-        """`count` elements from `column` of `row` on, of rows that are `pitch` elements long; by default to the end of the row.
+        """`count` elements of `row` from `column` on, by default to the end of the row of `pitch` elements.
 
-        Rows follow one another, or lie as far apart as the problem says: `row` then has an index for each axis but the last.
-        Bytes can be seen as elements of another `dtype`.
+        Rows are contiguous, unless the problem declares strides: then `row` is an index for each axis but the
+        last. An operand of bytes (uint8) may be read as another `dtype`.
         """
         seen = dtype or self.dtype
         width = DTYPES[seen].bytes // DTYPES[self.dtype].bytes
@@ -88,7 +98,7 @@ class Global(Memory):
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """The box of a tensor map at coordinates, outermost first; zeros where it leaves the tensor."""
+    """The box of a tensor map at coordinates, outermost first; elements outside of the tensor are zero."""
 
     map: str
     at: tuple[Value, ...]
@@ -96,9 +106,10 @@ class Box:
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """`count` elements of an operand seen as rows of `pitch` elements of type `dtype`, from `column` of `row` on.
+    """`count` elements from `column` on, in row `row` of an operand of `pitch` elements of `dtype` a row.
 
-    Where `strides` say how far apart the operand's axes are, in elements of that type, `row` has an index for each but the last.
+    `strides`, in elements of `dtype`, are those of all axes but the last; `row` then has an index for each of
+    them.
     """
 
     operand: str
@@ -111,13 +122,16 @@ class Span:
 
     @property
     def rows(self) -> tuple[Value, ...]:
-        """An index for each axis but the last."""
+        """The indices of all axes but the last."""
         return self.row if isinstance(self.row, tuple) else (self.row,)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of a tensor map by number, which every lane has in its registers `rows`, from `column` on; zeros where there is none."""
+    """Rows of a tensor map from `column` on, gathered by number; a row that does not exist is zero.
+
+    `rows` are registers in which every lane has all row numbers.
+    """
 
     map: str
     rows: View
@@ -126,16 +140,16 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Cluster(Memory):
-    """A shared buffer as every CTA of the group holds it: leaves read and write it by rank."""
+    """A shared buffer in every CTA of the group; leaves index it by rank."""
 
     buffer: str
 
 
 @dataclass(frozen=True, eq=False)
 class Sender(Memory):
-    """The slot that a use of a pipeline between CTAs has in another CTA of the group, and the barrier that counts what arrives there.
+    """The slot of a use in another CTA of the group, and the barrier that counts the bytes arriving there.
 
-    Of one between CTAs of the grid the words of the first CTA, and how many each has.
+    For a pipeline between CTAs of the grid: the words of the first CTA, and how many words each CTA has.
     """
 
     view: View
@@ -144,7 +158,7 @@ class Sender(Memory):
 
 @dataclass(frozen=True, eq=False)
 class Slot(Memory):
-    """One use of a pipeline as a role holds it; its buffers are attributes: `slot.keys`."""
+    """The slot that a use of a pipeline has; the pipeline's buffers are its attributes: `slot.keys`."""
 
     pipeline: Pipeline
     use: Value
@@ -156,21 +170,21 @@ class Slot(Memory):
         return View(buffer, self.pipeline.name, self.use)
 
     def plain(self) -> Slot:
-        """The slot as a statement keeps it, without the end of the pipeline that it came from."""
+        """The slot as statements keep it, without the methods of the pipeline's end that it came from."""
         return Slot(self.pipeline, self.use, self.role)
 
     def view(self) -> View:
-        """The buffer of a pipeline that has one."""
+        """The slot's buffer, in a pipeline of one buffer."""
         (buffer,) = self.pipeline.buffers
         return View(buffer, self.pipeline.name, self.use)
 
 
 PLACES = (View, Global, Cluster, Sender)
-"""What a leaf, or a statement that is printed by its fields, may be passed beside values."""
+"""Kinds of memory that a leaf may be passed, or that may be fields of a statement printed by its fields."""
 
 
 def title_of(argument: Any) -> str:
-    """What a leaf is passed, by its name in the kernel."""
+    """An argument of a leaf, by its name in the kernel."""
     if isinstance(argument, (View, Cluster)):
         return argument.buffer
     if isinstance(argument, Expr):

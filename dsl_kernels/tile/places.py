@@ -1,4 +1,4 @@
-"""Lines of bodies and texts of leaves: where a statement was said, and where a refusal was raised."""
+"""Source lines in bodies and leaves: which line recorded a statement, and which line raised a refusal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from types import CodeType, FrameType, TracebackType
 from ..errors import DslKernelError
 
 Place = tuple[CodeType, int]
-"""The code of a function whose statements are recorded, and the offset of an instruction in it."""
+"""The code of a recorded function, and the offset of an instruction in it."""
 
 _ROOT = Path(__file__).parents[2]
 _CODES: dict[int, CodeType] = {}
 
 
 def note(code: CodeType) -> None:
-    """A code, and those within it, of which lines are wanted."""
+    """Register a code object, and those nested in it, as one whose lines errors should name."""
     _CODES[id(code)] = code
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -26,7 +26,7 @@ def note(code: CodeType) -> None:
 
 
 def note_function(function: Callable[..., object]) -> None:
-    """The code of a function, or of the one that a partial application calls."""
+    """Register the code of a function, or of the function inside a `partial`."""
     while isinstance(function, partial):
         function = function.func
     code = getattr(function, "__code__", None)
@@ -35,7 +35,7 @@ def note_function(function: Callable[..., object]) -> None:
 
 
 def current(frame: FrameType | None) -> Place | None:
-    """Where the innermost function that is recorded stands, seen from a frame."""
+    """The place of the innermost registered function on the stack, from `frame` outwards."""
     while frame is not None:
         if id(frame.f_code) in _CODES:
             return frame.f_code, frame.f_lasti
@@ -44,7 +44,7 @@ def current(frame: FrameType | None) -> Place | None:
 
 
 def spelled(place: Place) -> str:
-    """`file:line: text of the expression`, the file as the checkout has it."""
+    """`file:line: source of the expression`, the file relative to the checkout."""
     code, instruction = place
     line, end, column, last = list(code.co_positions())[instruction // 2]
     return spelled_at(code.co_filename, line or code.co_firstlineno, end, column, last)
@@ -53,7 +53,7 @@ def spelled(place: Place) -> str:
 def spelled_at(
     filename: str, line: int, end: int | None = None, column: int | None = None, last: int | None = None
 ) -> str:
-    """The same of a line, and of what is on it between two columns in bytes."""
+    """`file:line: source`, of the part of the line between two columns (in bytes), or of the whole line."""
     file = Path(filename)
     title = file.relative_to(_ROOT) if file.is_relative_to(_ROOT) else file
     whole = linecache.getline(filename, line)
@@ -62,10 +62,10 @@ def spelled_at(
 
 
 def located(error: DslKernelError, traceback: TracebackType | None) -> DslKernelError:
-    """The same error with the innermost line that is known of the functions that it came through."""
-    found: Place | None = None
+    """The same error, with the line of the innermost registered function that it came through."""
+    innermost: Place | None = None
     while traceback is not None:
         if id(traceback.tb_frame.f_code) in _CODES:
-            found = traceback.tb_frame.f_code, traceback.tb_lasti
+            innermost = traceback.tb_frame.f_code, traceback.tb_lasti
         traceback = traceback.tb_next
-    return error if found is None or error.where else error.at(spelled(found))
+    return error if innermost is None or error.where else error.at(spelled(innermost))

@@ -1,6 +1,6 @@
-"""The barrier plan: who arrives where, how often, with which fences, derived from a schedule's pipelines.
+"""The barrier plan: who arrives where, how often and with which fences, derived from a schedule's pipelines.
 
-What the two sides of a pipeline do follows from how its slots are filled and read (`transfers.py`).
+The actions of a pipeline's two sides follow from how its slots are filled and read (`transfers.py`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import math
 from dataclasses import dataclass
 
 from ..arguments import checked
+from .actions import Action
 from .lang import Pipeline, Schedule, Size
-from .transfers import Action, transfer_of
+from .transfers import transfer_of
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """One mbarrier array: `stages` barriers of `count` arrivals; `tx_bytes` announced a phase (0: none)."""
+    """An array of `stages` mbarriers; each takes `count` arrivals and `tx_bytes` announced bytes a phase."""
 
     name: str
     stages: int
@@ -26,10 +27,10 @@ class Barrier:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """Everything the two sides of one pipeline do, as ordered actions.
+    """All actions of the two sides of one pipeline, in order.
 
-    The parities are for the i-th use of the ring: a full barrier is waited on with `(i // stages) & 1`, an empty one
-    with the opposite, so that the first `stages` acquires pass on fresh barriers.
+    Use i waits on its full barrier with parity `(i // stages) & 1`, and on its empty barrier with the
+    opposite one, so that the first `stages` acquires pass on fresh barriers.
     """
 
     pipeline: Pipeline
@@ -55,14 +56,12 @@ class BarrierPlan:
 
     @property
     def barriers(self) -> tuple[Barrier, ...]:
-        found = []
-        for plan in self.pipelines.values():
-            found += [barrier for barrier in (plan.full, plan.empty) if barrier is not None]
-        return tuple(found)
+        both = (barrier for plan in self.pipelines.values() for barrier in (plan.full, plan.empty))
+        return tuple(barrier for barrier in both if barrier is not None)
 
     @property
     def smem_bytes(self) -> int:
-        """Shared memory of the barriers themselves."""
+        """Shared memory that the barriers take, in bytes."""
         return 8 * sum(barrier.stages for barrier in self.barriers)
 
 
@@ -70,8 +69,8 @@ class BarrierPlan:
 class TurnPlan:
     """The named barriers of an ordered hand-over.
 
-    Member i waits at barrier `first` + i, where the member before it arrives when it passes the turn on: `threads` of
-    both. The last member opens the hand-over with an arrival where the first one waits.
+    Member i waits at barrier `first` + i, and the member before it arrives there to pass the turn on;
+    `threads` counts the threads of both. At the start the last member arrives where the first one waits.
     """
 
     first: int
@@ -79,13 +78,16 @@ class TurnPlan:
     threads: int
 
     def place(self, role: str) -> int:
-        """Which member the first replica of a role is."""
+        """The number of the member that is the first replica of `role`."""
         return self.members.index((role, 0))
 
 
 @dataclass(frozen=True)
 class NamedPlan:
-    """Number and threads of a named barrier; each replica of its role has its own, from `number` on, where they meet apart."""
+    """The number of a named barrier and the threads that meet there.
+
+    `width` is above 1 where each replica of a role has a barrier of its own, from `number` on.
+    """
 
     number: int
     threads: int
@@ -105,7 +107,7 @@ def named_plans(schedule: Schedule) -> dict[str, NamedPlan]:
 
 
 def turn_plans(schedule: Schedule) -> dict[str, TurnPlan]:
-    """The plan of every ordered hand-over; their barriers come behind the declared named ones."""
+    """The plan of every ordered hand-over; their barriers are numbered after the declared named ones."""
     plans: dict[str, TurnPlan] = {}
     number = 1 + sum(plan.width for plan in named_plans(schedule).values())
     for turn in schedule.turns:
@@ -117,7 +119,7 @@ def turn_plans(schedule: Schedule) -> dict[str, TurnPlan]:
 
 
 def named_barriers(schedule: Schedule) -> int:
-    """How many barriers of the CTA a schedule uses; number 0 is that of all threads."""
+    """How many of a CTA's hardware barriers a schedule uses, with number 0, at which all threads meet."""
     named, turns = named_plans(schedule).values(), turn_plans(schedule).values()
     return 1 + sum(plan.width for plan in named) + sum(len(plan.members) for plan in turns)
 
@@ -127,7 +129,7 @@ def barrier_plan(schedule: Schedule) -> BarrierPlan:
     """Derive the plan of every pipeline of `schedule`.
 
     Raises:
-        DeclarationError: an engine that cannot fill or read the buffers it is declared on.
+        DeclarationError: an engine cannot fill or read the buffers that it is declared for.
     """
     plans: dict[str, PipelinePlan] = {}
     for pipe in schedule.pipelines:
@@ -154,7 +156,10 @@ def barrier_plan(schedule: Schedule) -> BarrierPlan:
 
 
 def words_of(schedule: Schedule, operand: str) -> tuple[Size | int, dict[str, Size | int]]:
-    """How many words each CTA has in an operand that CTAs of the grid send through, and where those of each pipeline begin."""
+    """The 32-bit words that each CTA has in an operand through which CTAs of the grid send to each other.
+
+    Returns the total, and the first word of each pipeline.
+    """
     total: Size | int = 0
     first: dict[str, Size | int] = {}
     for pipe in schedule.pipelines:

@@ -1,13 +1,14 @@
-"""Probes: a text that counts where the time of each warp goes, by region, beside what it computes.
+"""Probes: a text that also measures where the time of each warp goes, by region.
 
-A region is an operation of a pipeline, a barrier, a group of products, a wait for them, a copy or a call of a leaf, under the
-name of what it is (`wait kv`, `multiply qk`, `online_softmax`); `m.region(name)` makes one of all that is said in it.
-Neighbours of one name are one region, and so is what a role says of that name anywhere. `probed` writes a mark behind
-each: it counts the cycles since the mark before to that region, so every cycle of a warp is counted once. What lies
-between two regions, and has no mark of its own, belongs to the one before; the head of a loop to the first in it.
+A region is a pipeline operation, a barrier, a group of products, a wait for products, a copy or a call of a
+leaf, and has its name (`wait kv`, `multiply qk`, `online_softmax`). `m.region(name)` makes one region of all
+that is recorded inside. All regions of one name in a role count as one. `probed` inserts a mark after each
+region, which adds the cycles since the previous mark to that region, so every cycle of a warp is counted
+once. Statements without a region of their own count to the region before them, and the head of a loop to the
+first region inside.
 
-A warp keeps its sums in its lanes' registers, lane i those of region i, and the clock when the kernel began in the last
-lane. It stores them once, when its role ends.
+A warp keeps its sums in registers, lane i that of region i, and in the last lane the clock when the kernel
+began. It stores them once, when its role ends.
 """
 
 from __future__ import annotations
@@ -33,23 +34,25 @@ WORKSPACE = OperandSpec(
     "probe", ("probe_words",), "int32", "workspace", doc="what probes count, for each warp", align=8
 )
 HEADER = 8
-"""Words of a warp before its sums: its clock when the kernel began and when its last region ended, its SM. Before a trace's
-ring: its clock when the kernel began, its SM, the global timer and the clock at one time when the role began; where the ring
-begins, the place of the next mark, and the global timer and the clock when the role ended."""
+"""Words of a warp before its sums: the clock when the kernel began and when the last region ended, its SM.
+
+Before a trace's ring: the clock when the kernel began, the SM, global timer and clock when the role began,
+where the ring begins, the place of the next mark, and global timer and clock when the role ended.
+"""
 RING = 512
-"""Marks that a warp's trace holds, a power of two: a word each. The ring lies at a multiple of its size, somewhere in twice that."""
+"""Marks, of a word each, in a warp's trace: a power of two. The ring is aligned to its size."""
 AHEAD = 31
-"""Marks that are noted at one place, one behind the other: at the end of the ring they lie behind it."""
+"""Marks written at increasing offsets before the place moves on; they may run over the end of the ring."""
 REGIONS = 64
-"""A mark is the clock times this, and the region's number: it holds the low 26 bits of the clock."""
+"""A mark is the clock times this plus the region's number, so it has the low 26 bits of the clock."""
 EMPTY = -1
-"""The last word of a ring that never was full, and what lies behind it."""
+"""The last word of a ring that was never full, and every unused word after the ring."""
 BEGIN = "start"
 """The region of what every thread does first."""
 WAITS = ("wait ", "acquire ", "drain ", "meet ", "take ")
-"""What the name of a region begins with that waits for another role."""
+"""Beginnings of the names of regions that wait for another role."""
 WORK = "work"
-"""The region of all that does not, where probes are coarse."""
+"""With coarse probes, the one region of everything else."""
 TRACE_WORDS = Size(HEADER + 2 * RING + AHEAD, "PROBE_WORDS")
 LANES = 32
 _TIMES = (2, 3, 6, 7)
@@ -59,10 +62,10 @@ _THEN, _SPENT, _PLACE = "probe_then", "probe_spent", "probe_place"
 
 @dataclass(frozen=True)
 class Probed:
-    """A text with its marks.
+    """A text with marks.
 
     Attributes:
-        regions: of each role, in the order of their numbers.
+        regions: the regions of each role, in the order of their numbers.
         mode: SUMS, TRACE or COARSE.
     """
 
@@ -81,26 +84,27 @@ class Probed:
         return math.prod(t.size_at(extent, dims) for extent in self.schedule.grid)
 
     def dims(self, dims: Mapping[str, int]) -> dict[str, int]:
-        """The extent of the workspace in a launch of these `dims`: [CTAs, warps, words] lie one behind the other."""
+        """The extent of the workspace, [CTAs, warps, words] flattened, in a launch of these `dims`."""
         (extent,) = WORKSPACE.shape
         return {str(extent): self.ctas(dims) * (int(self.schedule.threads) // 32) * self.words}
 
     def read(self, workspace: torch.Tensor, role: str) -> Spent:
         """The sums that a launch left in its workspace for one role."""
         words = self._words(workspace)[:, self.warps(role)]
-        held = unsigned(words)
-        # Two readings of a clock may change places: a region of a few cycles can come out below 0.
+        header = unsigned(words)
+        # Signed, as two readings of the clock may be reordered: a region of a few cycles can come out below
+        # 0.
         sums = words[..., HEADER : HEADER + len(self.regions[role])].long()
-        return Spent(held[..., 0], held[..., 1], sums, held[:, 0, 2])
+        return Spent(header[..., 0], header[..., 1], sums, header[:, 0, 2])
 
     def times(self, workspace: torch.Tensor, role: str) -> torch.Tensor:
-        """The global timer in ns and the clock when each warp's role began, and when it ended: of a trace, [warps, 4]."""
+        """From a trace, [warps, 4]: global timer (ns) and clock when each warp's role began and ended."""
         return unsigned(self._words(workspace)[:, self.warps(role)][..., _TIMES]).flatten(0, 1)
 
     def trace(self, workspace: torch.Tensor, role: str, ctas: Iterable[int]) -> list[WarpTrace]:
-        """What the rings of a role's warps hold, for some CTAs."""
+        """The traces of a role's warps in some CTAs."""
         every = self._words(workspace)
-        found = []
+        traces = []
         names = self.regions[role]
         for cta, warp in ((cta, warp) for cta in ctas for warp in self.warps(role)):
             zero, words = int(unsigned(every[cta, 0, 0])), every[cta, warp].tolist()
@@ -110,11 +114,13 @@ class Probed:
             times = tuple(header[i] for i in _TIMES)
             ring = words[first : first + RING]
             for at, mark in enumerate(words[first + RING :][:AHEAD]):
-                # Of two marks of one place, the later one.
+                # A mark that ran over the end replaces the one at the ring's beginning if it is the later of
+                # the two.
                 if mark != EMPTY and _age(times[-1], mark) < _age(times[-1], ring[at]):
                     ring[at] = mark
             marks = (ring[after - first :] if full else []) + ring[: after - first]
-            # A mark's clock wraps more often than that of the end of the role: from there backwards.
+            # A mark has fewer bits of the clock than the header, so times are reconstructed backwards from
+            # the end.
             ends = [times[-1]]
             for mark in reversed(marks):
                 ends.append(ends[-1] - _wrapped(ends[-1] - (mark // REGIONS), 32 - _REGION_BITS))
@@ -124,8 +130,8 @@ class Probed:
                 Passage(names[mark % REGIONS], begin, end)
                 for mark, begin, end in zip(marks, begins, ends, strict=False)
             ][1 if full else 0 :]
-            found.append(WarpTrace(cta, warp, sm, began, times, full, tuple(passages)))
-        return found
+            traces.append(WarpTrace(cta, warp, sm, began, times, full, tuple(passages)))
+        return traces
 
     def _words(self, workspace: torch.Tensor) -> torch.Tensor:
         """[CTAs, warps, words]."""
@@ -133,10 +139,10 @@ class Probed:
 
     def warps(self, role: str) -> list[int]:
         """The warps of a CTA that do the work of a role."""
-        found = self.schedule.role(role)
+        declared = self.schedule.role(role)
         first = int(self.schedule.first_thread(role)) // 32
-        active = found.active or found.warps
-        return [first + r * found.warps + i for r in range(found.replicas) for i in range(active)]
+        active = declared.active or declared.warps
+        return [first + r * declared.warps + i for r in range(declared.replicas) for i in range(active)]
 
 
 @dataclass(frozen=True)
@@ -144,9 +150,9 @@ class Spent:
     """What the warps of a role spent, in ticks of the clock.
 
     Attributes:
-        began, ended: the clock at the start of the kernel and behind the last region, [CTAs, warps].
+        began, ended: the clock at the start of the kernel and after the last region, [CTAs, warps].
         spent: by region, [CTAs, warps, regions].
-        sm: where it was, [CTAs].
+        sm: the SM of each CTA, [CTAs].
     """
 
     began: torch.Tensor
@@ -171,13 +177,13 @@ class Passage:
 
 @dataclass(frozen=True)
 class WarpTrace:
-    """What one warp's ring holds.
+    """The trace of one warp.
 
     Attributes:
         began: its clock when the kernel began.
-        times: the global timer, in ns, and the clock at one time when its role began, and when it ended.
-        full: the ring had no room for more marks, and maybe lost some, the oldest ones.
-        passages: in order; the first one of a full ring is lost, as nothing says when it began.
+        times: global timer (ns) and clock, read together, when its role began, and again when it ended.
+        full: the ring was full, so its oldest marks may be lost.
+        passages: in order; without the first one of a full ring, whose beginning is unknown.
     """
 
     cta: int
@@ -190,56 +196,63 @@ class WarpTrace:
 
 
 def unsigned(words: torch.Tensor) -> torch.Tensor:
-    """Differences and readings of a clock that wraps, as numbers of 64 bits."""
+    """32-bit readings of a clock, or differences of readings, as 64-bit numbers."""
     return words.long() & 0xFFFFFFFF
 
 
 def _since(zero: int, now: int) -> int:
-    """Ticks from one reading of a clock that wraps to another, which may be a little earlier."""
+    """Ticks from one reading of a 32-bit clock to another, which may be a little earlier."""
     return _wrapped(now - zero, 32)
 
 
 def _age(now: int, mark: int) -> int:
-    """Ticks since a mark, as far as it holds the clock."""
+    """Ticks since a mark, modulo the bits of the clock that a mark has."""
     return (now - mark // REGIONS) % (1 << (32 - _REGION_BITS))
 
 
 def _wrapped(passed: int, bits: int) -> int:
-    """A difference of two readings of so many bits, of either sign."""
+    """The signed difference of two readings of a clock of `bits` bits."""
     half = 1 << (bits - 1)
     return ((passed + half) & (2 * half - 1)) - half
 
 
 def words_of(regions: Mapping[str, tuple[str, ...]], mode: int) -> Size:
-    """Words of a warp."""
+    """Words of a warp in the workspace."""
     return TRACE_WORDS if mode == TRACE else Size(HEADER + max(map(len, regions.values())), "PROBE_WORDS")
 
 
 def probed(text: t.Text, schedule: Schedule, mode: int) -> Probed:
-    """The text with marks behind its regions.
+    """The text with a mark after each region.
 
     Raises:
-        DeclarationError: there is no such mode.
+        DeclarationError: there is no such mode, or a trace has too many regions.
     """
     if mode not in (SUMS, TRACE, COARSE):
         raise DeclarationError(
-            "knob probe", expected=f"0, {SUMS} (sums), {TRACE} (trace) or {COARSE} (sums of waits)", got=repr(mode), fix="choose one of them"
-        )  # fmt: skip
+            "knob probe",
+            expected=f"0, {SUMS} (sums), {TRACE} (trace) or {COARSE} (sums of waits)",
+            got=repr(mode),
+            fix="choose one of them",
+        )
     markers = {role.name: _Marker(role, int(schedule.threads) // 32, mode) for role in schedule.roles}
     bodies = {name: tuple(marker.block(text.roles[name])) for name, marker in markers.items()}
     regions = {name: tuple(marker.numbers) for name, marker in markers.items()}
     if mode == TRACE and (many := [role for role, names in regions.items() if len(names) >= REGIONS]):
         raise DeclarationError(
-            f"regions of {many[0]}", expected=f"fewer than {REGIONS} for a trace", got=str(len(regions[many[0]])),
+            f"regions of {many[0]}",
+            expected=f"fewer than {REGIONS} for a trace",
+            got=str(len(regions[many[0]])),
             fix="make one of several with m.region",
-        )  # fmt: skip
+        )
     words = words_of(regions, mode)
-    kept = [] if mode == TRACE else [_spent(i) for i in range(_registers(regions.values()))]
-    start: list[t.Statement] = [t.Variable(name, "int32", 0) for name in (_THEN, *kept)]
+    sums = [] if mode == TRACE else [_spent(i) for i in range(_registers(regions.values()))]
+    start: list[t.Statement] = [t.Variable(name, "int32", 0) for name in (_THEN, *sums)]
     if mode == TRACE:
         start.append(t.Variable(_PLACE, "int64", 0))
     start.append(t.Call(leaf.read_clock, (t.name(_THEN),)))
-    roles = {name: (*marker.head(words), *bodies[name], *marker.tail(words)) for name, marker in markers.items()}  # fmt: skip
+    roles = {
+        name: (*marker.head(words), *bodies[name], *marker.tail(words)) for name, marker in markers.items()
+    }
     return Probed(t.Text((*start, *text.start), roles, text.end), schedule, regions, mode)
 
 
@@ -248,12 +261,12 @@ def _spent(register: int) -> str:
 
 
 def _registers(regions: Iterable[tuple[str, ...]]) -> int:
-    """Registers of a thread that hold the sums, and in one lane the clock when the kernel began."""
+    """Registers of a thread for the sums; one lane of one of them has the clock when the kernel began."""
     return max(-(-(len(names) + 1) // LANES) for names in regions)
 
 
 class _Marker:
-    """Marks of one role."""
+    """Inserts the marks of one role."""
 
     def __init__(self, role: Role, warps: int, mode: int) -> None:
         self._role, self._mode = role.name, mode
@@ -281,12 +294,15 @@ class _Marker:
 
     @property
     def _last(self) -> str:
-        """The register whose last lane keeps the clock when the kernel began, in place of a sum."""
+        """The register whose last lane has the clock when the kernel began, in place of a sum."""
         return _spent(_registers([tuple(self.numbers)]) - 1)
 
     def block(self, statements: Iterable[t.Statement]) -> list[t.Statement]:
-        """Statements with a mark where a region ends; none is open at either end, so that all ways into a block agree."""
-        found: list[t.Statement] = []
+        """The statements with a mark where each region ends.
+
+        No region is open at either end of a block, so that all paths into and out of it agree.
+        """
+        marked: list[t.Statement] = []
         region: str | None = None
         for s in statements:
             inside = _branches(s) and any(inner.region() for inner in t.walk([s]))
@@ -294,32 +310,32 @@ class _Marker:
             if name is not None and self._mode == COARSE and not name.startswith(WAITS):
                 name = WORK
             if region is not None and (inside or name not in (None, region)):
-                found.append(self._mark(region))
+                marked.append(self._mark(region))
                 region = None
             if inside:
                 blocks: dict[str, Any] = {field: self.block(inner) for field, inner in s.blocks.items()}
                 s = replace(s, **blocks)
             region = name or region
-            found.append(s)
+            marked.append(s)
         if region is not None:
-            found.append(self._mark(region))
-        return self._placed(found) if self._mode == TRACE else found
+            marked.append(self._mark(region))
+        return self._placed(marked) if self._mode == TRACE else marked
 
     def _placed(self, statements: Iterable[t.Statement]) -> list[t.Statement]:
-        """Marks one behind the other at one place, which moves behind them where the text branches."""
-        found: list[t.Statement] = []
+        """Give marks increasing offsets from the ring's place; at branches the place moves past them."""
+        placed: list[t.Statement] = []
         ahead = 0
         for s in statements:
             if ahead == AHEAD or (ahead and _branches(s)):
-                found.append(t.Call(leaf.pass_marks, (t.name(_PLACE), RING, ahead)))
+                placed.append(t.Call(leaf.pass_marks, (t.name(_PLACE), RING, ahead)))
                 ahead = 0
             if isinstance(s, t.Call) and s.leaf is leaf.note_region:
                 s = replace(s, arguments=(s.arguments[0], ahead, *s.arguments[2:]))
                 ahead += 1
-            found.append(s)
+            placed.append(s)
         if ahead:
-            found.append(t.Call(leaf.pass_marks, (t.name(_PLACE), RING, ahead)))
-        return found
+            placed.append(t.Call(leaf.pass_marks, (t.name(_PLACE), RING, ahead)))
+        return placed
 
     def _mark(self, region: str) -> t.Statement:
         number = self.numbers.setdefault(region, len(self.numbers))
@@ -334,5 +350,5 @@ _IN_NAMES = str.maketrans(dict.fromkeys(" ,.-+", "_"))
 
 
 def _branches(s: t.Statement) -> bool:
-    """Whether the text goes another way from here than to the statement behind this one."""
+    """Whether control flow may go elsewhere than straight to the statement after this one."""
     return s.APART and bool(s.blocks)

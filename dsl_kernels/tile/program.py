@@ -1,4 +1,4 @@
-"""A tile program: what is declared of a kernel, and the text that its bodies say."""
+"""A tile program: the declaration of a kernel, and the text that its bodies record."""
 
 from __future__ import annotations
 
@@ -24,25 +24,29 @@ if TYPE_CHECKING:
 
 _MOST_TEXTS = 512
 _texts: dict[tuple[Any, ...], tuple[TileProgram, ArchSpec, Text]] = {}
-"""What programs said last, by their address and knobs; each is kept, so that no other one gets its address."""
+"""The texts recorded last, by the addresses of program and arch and by knobs. An entry keeps both objects
+alive, so that no other object gets their addresses."""
 
 
 @dataclass(frozen=True)
 class TileProgram:
-    """One kernel, declared: what it computes (`problem`), how (`declare`, `bodies`) and what is swept (`knobs`).
+    """One kernel, declared: what it computes (`problem`), how (`declare`, `bodies`), what is swept (`knobs`).
 
     Attributes:
         declare: (knobs as a namespace, arch) -> Schedule.
-        bodies: (knobs, arch) -> a function over a Recorder for each role, and for what every thread does first (START). A
-            role without one is an error. The State that START's returns is the second argument of the others.
-        scratch: what the kernels take beside the problem's operands: workspaces, and integers that the launch plan gives
-            (scalars); or a function of the knobs. Their extents are dims of the call or of the plan. Workspaces stand in
-            front of the problem's last scalars in a call, integers behind these.
-        guards: conditions on the call, checked by the registry. A number of a knob that is named like an extent of an operand fixes it:
-            where no guard has that name, one that refuses calls of another value is added in front.
-        form_of: knobs as a namespace -> the form of the problem that a variant takes; by default the one that a knob's value
-            names.
-        constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
+        bodies: (knobs, arch) -> a function of a Recorder for each role, and one (START) for what every thread
+            does first. If START returns a State, the other bodies get it as a second argument.
+        scratch: what the kernel takes beside the problem's operands: workspaces, and integers of the launch
+            plan (scalars); or a function of the knobs that gives them. Their extents are dims of the call or
+            of the plan. In a call, workspaces come before the problem's last scalars, and integers after
+            them.
+        guards: conditions on the call, checked by the registry. A knob with the name and number of an
+            operand's extent fixes that extent: unless a guard has the name, one that refuses other values is
+            added in front.
+        form_of: knobs as a namespace -> the form of the problem that a variant takes; by default the one that
+            a knob's value names.
+        constraints: rules of this program, (knobs, schedule, arch) -> (code, figure, limit, fix) of each
+            violation.
     """
 
     op: str
@@ -76,20 +80,20 @@ class TileProgram:
         return schedule
 
     def text(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Text:
-        """What the bodies say at `knobs` on `arch`, recorded once.
+        """The text that the bodies record at `knobs` on `arch`; recorded once and cached.
 
         Raises:
-            DeclarationError: a role has no body, a body says what the schedule does not declare, or something that is
-                declared is used by no body.
+            DeclarationError: a role has no body, a body uses what the schedule does not declare, or no body
+                uses something that is declared.
         """
-        # A size that has a name is equal to one that has none, and prints otherwise.
+        # By type too: a named size equals a plain int, but prints differently.
         key = id(self), id(arch), *((name, type(knobs[name]), knobs[name]) for name in sorted(knobs))
-        held = _texts.get(key)
-        if held is None:
-            held = _texts[key] = self, arch, self._recorded(knobs, arch)
+        entry = _texts.get(key)
+        if entry is None:
+            entry = _texts[key] = self, arch, self._recorded(knobs, arch)
             for oldest in list(_texts)[:-_MOST_TEXTS]:
                 _texts.pop(oldest, None)
-        return held[2]
+        return entry[2]
 
     def _recorded(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Text:
         schedule = self.schedule(knobs, arch)
@@ -98,7 +102,7 @@ class TileProgram:
         return probed(text, schedule, knobs[PROBE.name]).text if knobs.get(PROBE.name) else text
 
     def said(self, knobs: Mapping[str, Any], arch: ArchSpec, schedule: Schedule) -> Text:
-        """What the bodies say, not held to the schedule yet, without probes."""
+        """The text that the bodies record, without probes and not yet checked against the schedule."""
         space = SimpleNamespace(**knobs)
         bodies, operands = dict(self.bodies(space, arch)), self.declared_operands(knobs)
         shared: State | None = None
@@ -109,10 +113,10 @@ class TileProgram:
             recorder = Recorder(space, schedule, arch, role, operands)
             recorder.variables |= declared
             recorder.named |= named
-            # A body that is not marked is refused at its line too.
+            # A body that is not marked @recorded is registered here, so that errors name its lines.
             places.note_function(body)
             try:
-                found = body(recorder, shared.handed(recorder)) if shared is not None else body(recorder)
+                returned = body(recorder, shared.handed(recorder)) if shared is not None else body(recorder)
             except DslKernelError as error:
                 raise places.located(error, error.__traceback__) from error
             except FAILURES as error:
@@ -120,7 +124,7 @@ class TileProgram:
             if role is None:
                 declared.update(recorder.variables)
                 named.update(recorder.named)
-            return tuple(recorder.statements), found
+            return tuple(recorder.statements), returned
 
         for part in (START, *(role.name for role in schedule.roles)):
             if part not in bodies:
@@ -135,54 +139,55 @@ class TileProgram:
                     got=part,
                     fix=did_you_mean(part, [role.name for role in schedule.roles]) or "remove the body",
                 )
-        start, found = record(None, bodies[START])
-        shared = found if isinstance(found, State) else None
-        # What is allocated goes back behind the last role: nobody has to say so.
+        start, returned = record(None, bodies[START])
+        shared = returned if isinstance(returned, State) else None
         end = (TearDown(),) if schedule.tmem_columns() else ()
         roles = {role.name: record(role.name, bodies[role.name])[0] for role in schedule.roles}
         return Text(start, roles, end)
 
     def probes(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Probed:
-        """The regions that a variant with these knobs counts, and where they lie in its workspace."""
+        """The regions that a variant with these knobs counts, and their places in its workspace."""
         plain = {name: value for name, value in knobs.items() if name != PROBE.name}
         return probed(self.text(plain, arch), self.schedule(plain, arch), knobs[PROBE.name])
 
     def declared_operands(self, knobs: Mapping[str, Any]) -> tuple[OperandSpec, ...]:
-        """The operands of a variant without probes, in call order: the problem's, and the kernel's scratch."""
+        """The operands of a variant without probes, in call order: the problem's and the kernel's scratch."""
         given = self.problem.operands(self.form(knobs))
         at = max((i + 1 for i, spec in enumerate(given) if spec.kind != "scalar"), default=0)
-        own = self._scratch(knobs)
-        numbers = tuple(spec for spec in own if spec.kind == "scalar")
-        return (*given[:at], *(spec for spec in own if spec.kind != "scalar"), *given[at:], *numbers)
+        scratch = self._scratch(knobs)
+        workspaces = tuple(spec for spec in scratch if spec.kind != "scalar")
+        integers = tuple(spec for spec in scratch if spec.kind == "scalar")
+        return (*given[:at], *workspaces, *given[at:], *integers)
 
     def _scratch(self, knobs: Mapping[str, Any]) -> tuple[OperandSpec, ...]:
         return self.scratch(SimpleNamespace(**knobs)) if callable(self.scratch) else self.scratch
 
     def own_operands(self, knobs: Mapping[str, Any]) -> tuple[OperandSpec, ...]:
-        """Operands that a variant has beside its problem's: its scratch, and what its probes write into."""
+        """Operands that a variant has beside its problem's: its scratch, and the workspace of its probes."""
         return (*self._scratch(knobs), *((WORKSPACE,) if knobs.get(PROBE.name) else ()))
 
     def workspace_dims(
         self, knobs: Mapping[str, Any], arch: ArchSpec, dims: Mapping[str, int]
     ) -> dict[str, int]:
-        """The extents of what probes write into, in a launch of these `dims`."""
+        """The extents of the probes' workspace in a launch of these `dims`."""
         return self.probes(knobs, arch).dims(dims) if knobs.get(PROBE.name) else {}
 
     def form(self, knobs: Mapping[str, Any], otherwise: str = "") -> str:
-        """The form of the problem that a variant takes: that of `form_of`, or the one that a knob's value names, else
-        `otherwise`, else the first.
+        """The form of the problem that a variant takes.
+
+        `form_of` decides, or else the knob whose value is a form's name, or else `otherwise`, or else it is
+        the first.
         """
         if self.form_of is not None:
             return self.form_of(SimpleNamespace(**knobs))
         forms = self.problem.forms
-        return next(
-            (str(value) for value in knobs.values() if value in forms), otherwise or next(iter(forms))
-        )
+        named = (str(value) for value in knobs.values() if value in forms)
+        return next(named, otherwise or next(iter(forms)))
 
     def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:
-        """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers.
+        """The arguments of a variant's launch, in call order.
 
-        A knob that is named like an extent fixes it where its value is a number.
+        An extent is a number where a knob of the same name fixes it.
         """
         fixed = {name: value for name, value in knobs.items() if isinstance(value, int)}
         return tuple(
@@ -199,13 +204,12 @@ class TileProgram:
         )
 
     def spelled(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
-        """The knobs that tell variants apart: those that are not at their plain value."""
+        """The knobs that are not at their plain value, which tell variants apart."""
         plain = {knob.name: knob.plain for knob in (*self.knobs, PROBE)}
         return {name: value for name, value in knobs.items() if value != plain[name]}
 
     def variant_id(self, backend: str, arch: ArchSpec, knobs: Mapping[str, Any]) -> str:
-        """`<op>__<backend>_<arch>__<knobs>`: file name, kernel symbol, cache folder, test id and tuned value."""
-        spelled = "_".join(
-            knob.spell(knobs[knob.name]) for knob in (*self.knobs, PROBE) if knob.name in self.spelled(knobs)
-        )
-        return f"{self.op}__{backend}_{arch.tag}__{spelled}"
+        """`<op>__<backend>_<arch>__<knobs>`: the name of file, symbol, cache folder, test and tuned value."""
+        spelled = self.spelled(knobs)
+        parts = [knob.spell(knobs[knob.name]) for knob in (*self.knobs, PROBE) if knob.name in spelled]
+        return f"{self.op}__{backend}_{arch.tag}__{'_'.join(parts)}"

@@ -1,15 +1,26 @@
-"""What the body of a role is run against: a `Recorder` writes down what the body says, as statements."""
+"""The `Recorder`: a body runs against it once, and it records what the body says as statements."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DeclarationError, DslKernelError, did_you_mean
+from ..errors import DeclarationError, did_you_mean
 from . import places
+from .actions import Action
+from .between_ctas import (
+    AwaitCount,
+    ClusterArrive,
+    ClusterWait,
+    CountIn,
+    CountOut,
+    Depend,
+    LaunchDependents,
+    TakeTicket,
+)
 from .channel import Channel
 from .expressions import Expr, Value, alike, kernel_condition, name
 from .lang import Schedule
@@ -17,22 +28,15 @@ from .leaf import AMBIENT, Kind, Leaf
 from .memory import Box, Cluster, Global, Rows, Sender, Slot, Span, View, title_of
 from .statements import (
     Assign,
-    AwaitCount,
     AwaitProducts,
     AwaitStores,
     BarriersStand,
     Bulk,
     Call,
-    ClusterArrive,
-    ClusterWait,
     Comment,
     CopyColumns,
-    CountIn,
-    CountOut,
-    Depend,
     Fill,
     If,
-    LaunchDependents,
     Let,
     Loop,
     Mark,
@@ -46,75 +50,26 @@ from .statements import (
     Repeat,
     Statement,
     Store,
-    TakeTicket,
     TakeTurn,
     Variable,
     values,
 )
-from .transfers import KINDS, Action, transfer_of
+from .transfers import KINDS, transfer_of
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
     from ..problems.base import OperandSpec
 
-FAILURES = (
-    ArithmeticError, AttributeError, LookupError, NameError, NotImplementedError, TypeError, ValueError,
-)  # fmt: skip
-"""What Python raises of a body or the text of a leaf that says what it cannot."""
-
-
-def refusal(who: str, error: Exception) -> DeclarationError:
-    """What Python has raised of a body or of the text of a leaf, with its line, as an error of the declaration."""
-    made: DslKernelError
-    if isinstance(error, AttributeError) and not isinstance(getattr(error, "obj", None), Expr):
-        made = unknown_attribute(who, error)
-    elif isinstance(error, NameError):
-        made = DeclarationError(
-            who, expected=f"{error.name or 'a name'} to have a value here", got=str(error),
-            fix="a name that a branch or a loop of the kernel binds ends with it: declare a variable before it, `x: Int32 = 0`",
-        )  # fmt: skip
-    elif isinstance(error, NotImplementedError):
-        made = DeclarationError(who, expected="what each thread does", got=str(error), fix="write it")
-    else:
-        made = DeclarationError(
-            who, expected="numbers where Python counts as the text is written, values where threads do", got=str(error),
-            fix="compare the line, or the call of the leaf, with what it is given",
-        )  # fmt: skip
-    found = places.located(made, error.__traceback__)
-    found.__cause__ = error
-    return found  # type: ignore[return-value]
-
-
-def unknown_attribute(who: str, error: AttributeError) -> DeclarationError:
-    """What a body or the text of a leaf asks of something that has no such thing: of a module, a leaf."""
-    owner, asked = getattr(error, "obj", None), str(getattr(error, "name", None) or "")
-    known = [text for text in dir(owner) if not text.startswith("_")]
-    kind = type(owner).__name__
-    if isinstance(owner, ModuleType):
-        kind = f"leaf or name of {owner.__name__}"
-        known = [text for text, value in vars(owner).items() if not text.startswith("_") and callable(value)]
-    elif isinstance(owner, Slot):
-        kind, known = f"buffer of pipeline {owner.pipeline.name}", list(owner.pipeline.buffers)
-    elif isinstance(owner, SimpleNamespace):
-        kind, known = "knob or constant", list(vars(owner))
-    elif annotated := [
-        name for base in type(owner).__mro__ for name in vars(base).get("__annotations__", ())
-    ]:
-        kind, known = f"name that {type(owner).__name__} declares", annotated
-    return DeclarationError(
-        who, expected=f"a {kind}" if asked else "what is there", got=asked or str(error), fix=did_you_mean(asked, known)
-    )  # fmt: skip
-
 
 class Recorder:
-    """What a body is run against: it writes down what the body says.
+    """Records what a body says. Its methods are what a body can say.
 
     Attributes:
-        k, c: knobs, and constants of the schedule.
-        role: whose body this is; None in the kernel's start.
-        lane, thread: this thread's lane, and its number within the role (within its replica).
-        warp: this thread's warp within the CTA; one text runs for all of them, so no branch may depend on it.
-        replica: which of the role's replicas this is.
+        k, c: the knobs, and the constants of the schedule.
+        role: the role whose body this is; None in the kernel's start.
+        lane, thread: this thread's lane, and its number within the role (within the replica).
+        warp: this thread's warp within the CTA; no branch may depend on it, as one text runs for all warps.
+        replica: the number of this replica of the role.
     """
 
     def __init__(
@@ -132,11 +87,12 @@ class Recorder:
         self.operands = operands = tuple(operands)
         self._dtypes = {spec.name: spec.dtype for spec in operands}
         self._strides = {spec.name: tuple(map(str, spec.layout[:-1])) for spec in operands if spec.layout}
+        self._peers = {spec.name: spec.peers for spec in operands}
         self._begin()
 
     @property
     def threads(self) -> int:
-        """How many threads the role has (each of its replicas); the knob of that name, which a kernel spells, if it says so."""
+        """Threads of the role (of each replica); the knob `threads`, which has a name, where it is equal."""
         warps = self.schedule.role(self.role).warps if self.role else self.schedule.threads // 32
         knob = getattr(self.k, "threads", 0)
         return knob if knob == warps * 32 else int(warps) * 32
@@ -144,29 +100,31 @@ class Recorder:
     def _begin(self, variables: Iterable[str] = ()) -> None:
         self.statements: list[Statement] = []
         self._blocks = [self.statements]
-        # The blocks that are gone through with those around them are not among these.
+        # The branches and loops around the current statement; a block that always runs exactly once is not
+        # one.
         self._scopes: list[list[Statement]] = [self.statements]
         self.variables = set(variables)
-        # What has names, and what had one before something else took it: the kernel has that no more.
+        # The current value of each name, and the values that lost their name to another one: they must not be
+        # used.
         self.named: dict[str, tuple[Expr, Value | None]] = {}
         self._replaced: dict[int, Expr] = {}
 
     @property
     def scope(self) -> object:
-        """What statements of now are under: the innermost branch or loop, or the whole text."""
+        """The innermost branch or loop around the current statement, or the whole text."""
         return self._scopes[-1]
 
     def within(self, scope: object) -> bool:
-        """Whether statements of now are under a branch or loop, or are in that text."""
+        """Whether the current statement is inside `scope`."""
         return any(scope is each for each in self._scopes)
 
     def is_variable(self, value: Expr) -> bool:
-        """Whether a name is that of a variable, which has another value later on."""
+        """Whether a value is a variable, whose number may change."""
         return value.op == "name" and value.args[0] in self.variables
 
     @contextmanager
     def _block(self, inner: list[Statement], *, apart: bool = True) -> Iterator[None]:
-        """Statements are said into `inner`, which may be gone through once, never or several times where it is `apart`."""
+        """Record statements into `inner`; `apart` unless the block always runs exactly once."""
         self._blocks.append(inner)
         if apart:
             self._scopes.append(inner)
@@ -176,23 +134,24 @@ class Recorder:
             self._scopes.pop()
 
     def known_as(self, text: str) -> list[str]:
-        """The annotations that fit a name of the kernel in its class of names; none where it may be a size of the launch plan."""
-        found = ["View"] if any(buffer.name == text for buffer in self.schedule.buffers) else []
-        found += ["Channel"] if any(pipeline.name == text for pipeline in self.schedule.pipelines) else []
+        """The annotations that fit the kernel's name `text`; none if it may be a dim of the launch plan."""
+        fitting = ["View"] if any(buffer.name == text for buffer in self.schedule.buffers) else []
+        fitting += ["Channel"] if any(pipeline.name == text for pipeline in self.schedule.pipelines) else []
         for spec in self.operands:
             if spec.name == text:
-                found.append("Global" if spec.shape else spec.dtype.capitalize())
+                fitting.append("Global" if spec.shape else spec.dtype.capitalize())
             elif text in (*spec.shape, *spec.strides, spec.row_stride):
-                found.append("Int32")
-        return list(dict.fromkeys(found))
+                fitting.append("Int32")
+        return list(dict.fromkeys(fitting))
 
     def dim(self, text: str) -> Expr:
         """A runtime size or integer scalar of the call."""
         return name(text)
 
     def operand(self, text: str) -> Global:
-        """A global-memory operand, for a leaf; its axes are as far apart as the problem says."""
-        return Global(text, self._strides.get(text, ()), self._dtypes.get(text, "int32"))
+        """An operand in global memory, with the strides that the problem declares."""
+        dtype = self._dtypes.get(text, "int32")
+        return Global(text, self._strides.get(text, ()), dtype, self._peers.get(text, ""))
 
     def block(self, axis: int) -> Expr:
         """This CTA's coordinate on a grid axis."""
@@ -203,11 +162,11 @@ class Recorder:
         return name(text, "float32")
 
     def in_role(self, role: str) -> Expr:
-        """In the kernel's start: whether this thread is of `role`."""
+        """In the kernel's start: whether this thread belongs to `role`."""
         return Expr("in_role", (self.schedule.role(role).name,), "bool")
 
     def buffer(self, text: str, use: Value | None = None) -> View:
-        """An unstaged buffer, or the stage that use `use` of one outside of pipelines has."""
+        """A buffer outside of pipelines: the whole of it, or the stage of use `use`."""
         return View(self.schedule.buffer(text).name, None, use)
 
     def let(self, text: str, value: Value) -> Value:
@@ -218,7 +177,7 @@ class Recorder:
         return self._take_name(text, name(text, value.dtype), value)
 
     def _take_name(self, text: str, made: Expr, value: Value | None = None) -> Expr:
-        """A value or variable has a name from now on, and what had it before is refused wherever it is used."""
+        """Give a value or variable its name; the value that had the name before must not be used any more."""
         before = self.named.get(text)
         if before is not None and (value is None or not alike(before[1], value)):
             self._replaced[id(before[0])] = before[0]
@@ -226,7 +185,7 @@ class Recorder:
         return made
 
     def var(self, text: str, initial: Value = 0, dtype: str = "int32") -> Expr:
-        """A scalar that `set` and leaves assign."""
+        """A scalar variable, which `set` and leaves assign."""
         if any(buffer.name == text for buffer in self.schedule.buffers):
             raise DeclarationError(
                 f"variable {text} of {self.role or 'the start'}",
@@ -239,11 +198,11 @@ class Recorder:
         return self._take_name(text, name(text, dtype))
 
     def declare(self, variable: Expr, initial: Value = 0) -> Expr:
-        """The variable that `name` has named."""
+        """Declare the variable that an expression made by `name` names."""
         return self.var(self._variable(variable), initial, variable.dtype)
 
     def word(self, memory: View | Global, index: Value, dtype: str = "") -> Expr:
-        """The number at a place in shared or global memory, for all threads; as a `dtype` if not of its own."""
+        """The number at an index of shared or global memory, the same for all threads, read as `dtype`."""
         own = memory.dtype if isinstance(memory, Global) else self.schedule.buffer(memory.buffer).dtype
         return Expr("word", (memory, index), dtype or own)
 
@@ -251,16 +210,23 @@ class Recorder:
         self._say(Assign(self._variable(variable), value, variable.dtype))
 
     def loop(
-        self, index: str, end: Value, *, begin: Value = 0, step: int = 1, unrolled: bool = False, at_once: int = 1
-    ) -> Iterator[Expr]:  # fmt: skip
-        """`for i in m.loop("i", count):` writes a loop; its body is recorded once."""
+        self,
+        index: str,
+        end: Value,
+        *,
+        begin: Value = 0,
+        step: int = 1,
+        unrolled: bool = False,
+        at_once: int = 1,
+    ) -> Iterator[Expr]:
+        """`for i in m.loop("i", count):` records a loop; its body runs once, to be recorded."""
         inner: list[Statement] = []
         self._say(Loop(index, begin, end, step, unrolled, inner, at_once))
         with self._block(inner):
             yield name(index)
 
     def repeat(self, condition: Value) -> Iterator[None]:
-        """`for _ in m.repeat(condition):` writes a loop that goes on while the condition holds."""
+        """`for _ in m.repeat(condition):` records a loop that runs while the condition holds."""
         inner: list[Statement] = []
         self._say(Repeat(kernel_condition("condition of m.repeat", condition), inner))
         with self._block(inner):
@@ -268,7 +234,7 @@ class Recorder:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """`with m.when(condition):` writes a branch."""
+        """`with m.when(condition):` records a branch."""
         inner: list[Statement] = []
         self._say(If(kernel_condition("condition of m.when", condition), inner, []))
         with self._block(inner):
@@ -276,12 +242,12 @@ class Recorder:
 
     @contextmanager
     def otherwise(self) -> Iterator[None]:
-        """The other side of the branch written last."""
+        """The other side of the branch recorded last."""
         last = self._blocks[-1][-1] if self._blocks[-1] else None
         if not isinstance(last, If):
             raise DeclarationError(
                 f"body of {self.role}",
-                expected="otherwise() right behind a when()",
+                expected="otherwise() right after a when()",
                 got=type(last).__name__,
                 fix="write the branch first",
             )
@@ -290,36 +256,42 @@ class Recorder:
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
-        """`with m.region("softmax"):` has probes count what is said in it as one region of that name."""
+        """`with m.region("softmax"):` makes probes count the statements inside as one region of that name."""
         inner: list[Statement] = []
         self._say(Region(name, inner))
         with self._block(inner, apart=False):
             yield
 
     def comment(self, text: str) -> None:
-        """A line for the reader of the generated kernel."""
+        """A comment in the generated kernel."""
         self._say(Comment(text))
 
     def barriers_stand(self) -> None:
         self._say(BarriersStand())
 
     def acquire(self, pipeline: str, use: Value, bytes: Value | None = None) -> Slot:
-        """Producer: wait until the slot of use `use` is free. A bulk fill announces `bytes`, by default the whole slot."""
+        """Producer: wait until the slot of use `use` is free.
+
+        A bulk fill announces `bytes`, by default the whole slot.
+        """
         slot = self._slot(pipeline, use)
         self._say(PipelineOp("acquire", slot, bytes))
         return slot
 
     def drain(self, pipeline: str, uses: Value) -> None:
-        """Producer: wait, after the last of `uses` uses, until readers have given all slots back."""
+        """Producer: wait, after the last of `uses` uses, until the readers have given back every slot."""
         for ahead in range(self.schedule.pipeline(pipeline).stages):
             self._say(PipelineOp("drain", self._slot(pipeline, uses + ahead)))
 
     def commit(self, slot: Slot) -> None:
-        """Producer: the slot is filled, or will be when the copies issued into it are done."""
+        """Producer: hand over the slot; it is full, or will be once the copies issued into it have landed."""
         self._say(PipelineOp("commit", slot.plain()))
 
     def wait(self, pipeline: str, use: Value, at: Value | None = None) -> Slot:
-        """Reader: wait until use `use` is filled; where CTAs of the grid do, `at` is the number by which they know this one."""
+        """Reader: wait until the slot of use `use` is full.
+
+        Where CTAs of the grid fill it, `at` is this CTA's number among them.
+        """
         slot = self._slot(pipeline, use)
         if (at is not None) != transfer_of(slot.pipeline).WORDS:
             raise DeclarationError(
@@ -332,7 +304,10 @@ class Recorder:
         return slot
 
     def release(self, slot: Slot, pending: int = 0) -> None:
-        """Reader: done with the slot, while at most `pending` groups of products that do not read it are in flight."""
+        """Reader: give the slot back.
+
+        At most `pending` groups of products may be in flight; none of them reads the slot.
+        """
         engine = next((r.engine for r in slot.pipeline.readers if r.role == self.role), None)
         if pending and (engine is None or Action.WAIT_WGMMA not in KINDS[engine].LETS_GO):
             raise DeclarationError(
@@ -352,7 +327,7 @@ class Recorder:
         evict_first: bool = False,
         multicast: bool = False,
     ) -> None:
-        """Copy into a slot; with `multicast` into that of every CTA of the cluster."""
+        """Copy into a slot by the copy engine; with `multicast` into the slot of every CTA of the cluster."""
         if multicast and not (slot.pipeline.multicast and isinstance(source, Box)):
             raise DeclarationError(
                 f"multicast into {slot.pipeline.name} of {self.role}",
@@ -372,17 +347,20 @@ class Recorder:
         accumulate: Value = False,
         before: Multiply | None = None,
     ) -> Multiply:
-        """Issue one tensor-core operation; `await_products` or a commit says when it is done.
+        """Issue one tensor-core operation; it has ended after `await_products`, or when a commit arrives.
 
         Args:
-            before: a multiply written just before, whose group this one joins.
+            before: the multiply recorded just before, whose group this one joins.
         """
         product = Product(self.schedule.mma(mma), acc, a, b, accumulate)
         if before is not None:
             if self._blocks[-1][-1:] != [before]:
                 raise DeclarationError(
-                    f"product {mma} of {self.role}", expected="the group written just before", got="another statement", fix="write the products of a group one behind the other"
-                )  # fmt: skip
+                    f"product {mma} of {self.role}",
+                    expected="the group written just before",
+                    got="another statement",
+                    fix="write the products of a group one after the other",
+                )
             self._blocks[-1].pop()
         joined = Multiply((before.products if before else ()) + (product,))
         self._say(joined)
@@ -399,33 +377,33 @@ class Recorder:
         self._say(Fill(target, value))
 
     def meet(self, barrier: str = "") -> None:
-        """Barrier of the roles that the named barrier is declared for; of the whole CTA without a name."""
+        """Meet the threads of the roles of a named barrier; without a name, of the whole CTA."""
         self._say(Meet(*self._meeting(barrier)))
 
     def publish(self, barrier: str, *buffers: str) -> None:
-        """This role's threads have written `buffers`, which its own products read behind this point."""
+        """Make what this role's threads have written into `buffers` visible to the role's own products."""
         self._say(
             Publish(tuple(self.schedule.buffer(text).name for text in buffers), *self._meeting(barrier))
         )
 
     def store(self, barrier: str, *copies: tuple[Box, View]) -> None:
-        """Copy boxes that this role's threads have written in shared memory to global memory, as one group.
+        """Copy to global memory, as one group, what this role's threads have written to shared memory.
 
-        Behind it comes `await_stores`, before the role ends or writes the boxes again.
+        `await_stores` must follow before the role ends or writes there again.
         """
         self._say(Store(copies, *self._meeting(barrier)))
 
     def await_stores(self, pending: int = 0, barrier: str | None = None) -> None:
-        """Until at most `pending` groups of stores read shared memory.
+        """Wait until at most `pending` groups of stores read shared memory.
 
         Args:
-            barrier: where the role's threads learn it, if they write what was stored again.
+            barrier: where the role's threads meet after the wait, needed if they write there again.
         """
         name, replica = self._meeting(barrier) if barrier is not None else (None, self._own())
         self._say(AwaitStores(pending, name, replica))
 
     def _own(self) -> Value:
-        """Which replica of its role this is."""
+        """The number of this replica; 0 where the role has one."""
         return self.replica if self.role and self.schedule.role(self.role).replicas > 1 else 0
 
     def _meeting(self, text: str) -> tuple[str, Value]:
@@ -438,29 +416,29 @@ class Recorder:
         self._say(ClusterWait())
 
     def cluster(self, buffer: str) -> Cluster:
-        """A shared buffer as all CTAs of the group hold it, for a leaf."""
+        """A shared buffer in all CTAs of the group, for a leaf."""
         return Cluster(self.schedule.buffer(buffer).name)
 
     def sender(self, view: View, slot: Slot) -> Sender:
-        """Where a leaf sends the other CTAs' uses of a pipeline between them."""
+        """The same slot in the other CTAs, for a leaf that sends into it."""
         return Sender(view, slot.plain())
 
     def take_ticket(
         self, last: Expr, buffer: str, counter: str, index: Value, total: Value, barrier: str
     ) -> None:
-        """Set `last`: whether this CTA is the last of `total` to come by `counter[index]`."""
+        """Set `last`: whether this CTA is the last of `total` to count itself at `counter[index]`."""
         self._say(TakeTicket(self._variable(last), buffer, counter, index, total, self._barrier(barrier)))
 
     def count_in(self, counter: str, index: Value, barrier: str) -> None:
-        """Tell the CTAs that await `counter[index]` that what this one has written is there."""
+        """Tell the CTAs that await `counter[index]` that this CTA's writes are visible."""
         self._say(CountIn(counter, index, self._barrier(barrier)))
 
     def await_count(self, counter: str, index: Value, total: Value, barrier: str) -> None:
-        """Wait until `total` CTAs have counted in at `counter[index]`, as this one has."""
+        """Wait until `total` CTAs, this one included, have counted in at `counter[index]`."""
         self._say(AwaitCount(counter, index, total, self._barrier(barrier)))
 
     def count_out(self, counter: str, index: Value, total: Value, barrier: str) -> None:
-        """Say that this CTA has seen all `total` at `counter[index]`, behind `await_count`: the counter is zero again behind the last."""
+        """After `await_count`: this CTA is done with `counter[index]`; the last of `total` resets it."""
         self._say(CountOut(counter, index, total, self._barrier(barrier)))
 
     def take_turn(self, turn: str) -> None:
@@ -468,7 +446,7 @@ class Recorder:
         self._say(TakeTurn(*self._member(turn)))
 
     def pass_turn(self, turn: str) -> None:
-        """Hand over to the next member, which sees what this one has written."""
+        """Pass the turn on to the next member, which sees this one's writes."""
         self._say(PassTurn(*self._member(turn)))
 
     def _member(self, turn: str) -> tuple[str, Value]:
@@ -483,15 +461,15 @@ class Recorder:
         return turn, self._own()
 
     def depend(self, launch: bool = True) -> None:
-        """What the kernel before this one wrote is needed from here on, and nothing of its is touched before.
+        """Wait for the preceding kernel's writes; no operand may be accessed before.
 
-        With `launch` the kernel behind this one may start, even while the one before this still runs; otherwise
-        launch_dependents says where it may.
+        With `launch` the following kernel may start, even while the preceding one still runs. Otherwise
+        `launch_dependents` says from where on it may.
         """
         self._say(Depend(launch))
 
     def launch_dependents(self) -> None:
-        """The kernel behind this one may start: it waits where it depends, in room that this one's CTAs leave."""
+        """The following kernel may start where this one's CTAs leave room; it waits in its own `depend`."""
         self._say(LaunchDependents())
 
     def _barrier(self, text: str) -> str:
@@ -505,10 +483,11 @@ class Recorder:
         return text
 
     def call(self, called: Leaf, arguments: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> None:
-        """Call a leaf with an argument a parameter.
+        """Call a leaf, with one argument for each parameter.
 
         Raises:
-            DeclarationError: an argument is missing, or of another kind or dtype than the parameter's annotation says.
+            DeclarationError: an argument is missing, or its kind or dtype is not the one that the parameter
+                is annotated with.
         """
         by = self.role or "the start"
         passed = called.bound(arguments, named or {}, by)
@@ -516,9 +495,11 @@ class Recorder:
             kind = self._kind(argument)
             if parameter.takes and not any(taken.accepts(kind) for taken in parameter.takes):
                 raise DeclarationError(
-                    f"argument {parameter.name} of leaf {called.name} in {by}", expected=" or ".join(map(str, parameter.takes)),
-                    got=f"{kind}: {title_of(argument)}", fix="compare the arguments of the call with the leaf's parameters",
-                )  # fmt: skip
+                    f"argument {parameter.name} of leaf {called.name} in {by}",
+                    expected=" or ".join(map(str, parameter.takes)),
+                    got=f"{kind}: {title_of(argument)}",
+                    fix="compare the arguments of the call with the leaf's parameters",
+                )
         if called.text is not None:
             passed += tuple(getattr(self, name) for name in AMBIENT)
         for position in called.results:
@@ -526,7 +507,7 @@ class Recorder:
         self._say(Call(called, passed))
 
     def _kind(self, argument: Any) -> Kind:
-        """What an argument of a leaf is."""
+        """The kind of an argument of a leaf."""
         if isinstance(argument, Expr):
             return Kind("value", argument.dtype)
         if isinstance(argument, (View, Cluster)):
@@ -537,11 +518,11 @@ class Recorder:
         return Kind("sender" if isinstance(argument, Sender) else "none" if argument is None else "number")
 
     def channel(self, pipeline: str) -> Channel:
-        """A pipeline, of which this role has one end."""
+        """A pipeline, with the end that this role has."""
         return Channel(self, self.schedule.pipeline(pipeline))
 
     def slot(self, pipeline: str, use: Value) -> Slot:
-        """A slot that this role holds, by the number of its use."""
+        """The slot of use `use`, which this role holds."""
         return self._slot(pipeline, use)
 
     def _slot(self, pipeline: str, use: Value) -> Slot:
@@ -558,10 +539,10 @@ class Recorder:
         )
 
     def say(self, statement: Statement) -> None:
-        """Say a statement that has no method of its own here.
+        """Record a statement that has no method of its own here.
 
         Raises:
-            DeclarationError: a barrier, a buffer, an operand or a variable that it names is not declared.
+            DeclarationError: the statement names a barrier, buffer, operand or variable that is not declared.
         """
         for barrier in statement.marked(Mark.MEETS):
             self._barrier(barrier)
@@ -575,13 +556,15 @@ class Recorder:
             for text in named:
                 if text not in known:
                     raise DeclarationError(
-                        f"{type(statement).__name__} in {self.role or 'the start'}", expected=f"a declared {kind}", got=text,
+                        f"{type(statement).__name__} in {self.role or 'the start'}",
+                        expected=f"a declared {kind}",
+                        got=text,
                         fix=did_you_mean(text, known) if known else f"declare the {kind}",
-                    )  # fmt: skip
+                    )
         self._say(statement)
 
     def _say(self, statement: Statement) -> None:
-        # For errors that come when the text is whole.
+        # For errors that are only found when the text is complete.
         vars(statement)["place"] = places.current(sys._getframe(1))
         if self._replaced:
             for value in values(statement):
@@ -590,6 +573,7 @@ class Recorder:
                         f"value {value.args[0]}",
                         expected="a name that keeps its value while it is used",
                         got="a use after another value took the name",
-                        fix=f"name one of the two otherwise, or `{value.args[0]} = named(...)` in a function that is called several times",
+                        fix=f"name one of the two otherwise, or `{value.args[0]} = named(...)` "
+                        "in a function that is called several times",
                     )
         self._blocks[-1].append(statement)

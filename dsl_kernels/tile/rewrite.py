@@ -1,7 +1,8 @@
-"""Rewrites a function that is marked @recorded: its statements become calls of a `frontend.Frame`, at the same lines.
+"""Rewrites a function marked @recorded: its statements become calls of a `frontend.Frame`, at the same lines.
 
-Whether a value is the kernel's or Python's is known when the function runs, so nothing here asks for types. A branch
-becomes a loop over its sides, which keeps Python's scopes: `for side in frame.branch(c): if side: ... else: ...`.
+Whether a value is the kernel's or Python's is only known when the function runs, so types play no role here.
+A branch becomes a loop over its sides, which keeps Python's scopes: `for side in frame.branch(c): if side:
+... else: ...`.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ _REFUSED = {
 
 
 def _leaving(body: Sequence[ast.stmt], *, loops: bool = True) -> str:
-    """The first statement that leaves `body` for a place outside of it: "return", "break", "continue", or ""."""
+    """The first statement by which control leaves `body`: "return", "break", "continue", or "" for none."""
     for statement in body:
         if isinstance(statement, ast.Return) or (loops and isinstance(statement, (ast.Break, ast.Continue))):
             return type(statement).__name__.lower()
         inner = loops and not isinstance(statement, (ast.For, ast.While))
         if isinstance(statement, (ast.If, ast.For, ast.While, ast.With)):
             blocks = [*statement.body, *getattr(statement, "orelse", ())]
-            if found := _leaving(blocks, loops=inner):
-                return found
+            if leaving := _leaving(blocks, loops=inner):
+                return leaving
     return ""
 
 
 def _early(body: list[ast.stmt], kind: type[ast.stmt]) -> list[ast.stmt]:
-    """The same statements with `if c: ...; return` (or `continue`) as a branch whose other side is the rest."""
+    """Rewrite `if c: ...; return` (or `continue`) as a branch whose other side is the rest of the body."""
 
     def leaves(block: list[ast.stmt]) -> bool:
         return bool(block) and isinstance(block[-1], kind) and getattr(block[-1], "value", None) is None
@@ -72,25 +73,20 @@ def _early(body: list[ast.stmt], kind: type[ast.stmt]) -> list[ast.stmt]:
             continue
         then, other, rest = statement.body, statement.orelse, body[i + 1 :]
         if leaves(then) or leaves(other):
-            then, other, rest = (
-                then[:-1] if leaves(then) else [*then, *rest], other[:-1] if leaves(other) else [*other, *rest], []
-            )  # fmt: skip
+            then = then[:-1] if leaves(then) else [*then, *rest]
+            other = other[:-1] if leaves(other) else [*other, *rest]
         elif rest:
             continue
         then, other, test = _early(then, kind), _early(other, kind), statement.test
         if not then:
-            then, other, test = (
-                other or [ast.Pass()],
-                [],
-                ast.copy_location(ast.UnaryOp(ast.Not(), test), test),
-            )
-        changed = ast.If(test, then, other)
-        return [*body[:i], ast.copy_location(changed, statement)]
+            then, other = other or [ast.Pass()], []
+            test = ast.copy_location(ast.UnaryOp(ast.Not(), test), test)
+        return [*body[:i], ast.copy_location(ast.If(test, then, other), statement)]
     return body
 
 
 class _Names(ast.NodeVisitor):
-    """Names that statements bind or read, those of functions within them read only."""
+    """The names that statements bind or read; of functions defined inside, only the names that they read."""
 
     def __init__(self, nodes: Sequence[ast.AST]) -> None:
         self.bound: set[str] = set()
@@ -118,7 +114,7 @@ class _Names(ast.NodeVisitor):
 
 
 class _Rewrite(ast.NodeTransformer):
-    """A function and those within it, on top of a `Frame`."""
+    """Rewrites a function, and those defined inside it, on top of a `Frame` each."""
 
     def __init__(self, function: Callable[..., Any], filename: str, runtime: ModuleType) -> None:
         self._runtime = runtime
@@ -131,12 +127,11 @@ class _Rewrite(ast.NodeTransformer):
         self._whole: list[list[ast.stmt]] = []
 
     def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        """The function rewritten; one within another shares the recorder of that."""
+        """Rewrite a function; one defined inside another shares its recorder."""
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         body = _early(node.body, ast.Return) if not self._returns_value(node.body) else node.body
-        nonlocals = {
-            name for s in body for n in ast.walk(s) if isinstance(n, ast.Nonlocal) for name in n.names
-        }
+        nodes = (node for statement in body for node in ast.walk(statement))
+        nonlocals = {name for node in nodes if isinstance(node, ast.Nonlocal) for name in node.names}
         marked = {a.arg for a in arguments if self._mark(a.annotation) in (Out, InOut)}
         declared = {name for s in _own_statements(body) if (name := self._declared(s)) is not None}
         depth = len(self._frames)
@@ -168,7 +163,7 @@ class _Rewrite(ast.NodeTransformer):
         return any(isinstance(s, ast.Return) and s.value is not None for s in _own_statements(body))
 
     def _owner(self, name: str) -> int:
-        """The number of the function around this one that has a name."""
+        """The depth of the function around this one that owns a nonlocal name."""
         for depth in reversed(range(len(self._frames) - 1)):
             if name in _own_names(self._whole[depth]) or name in self._variables[depth]:
                 return depth
@@ -188,19 +183,17 @@ class _Rewrite(ast.NodeTransformer):
                 compile(ast.Expression(copy.deepcopy(annotation)), self._file, "eval"), dict(self._scope)
             )
         except Exception:
-            # An annotation for the type checker alone.
+            # The annotation is for the type checker only: its names need not exist at run time.
             return None
 
     def _mark(self, annotation: ast.expr | None) -> Any:
         return next((x for x in get_args(self._annotation(annotation))[1:] if x in (Out, InOut)), None)
 
     def _declared(self, statement: ast.stmt) -> str | None:
+        """The variable of the kernel that a statement declares, if it does."""
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            return (
-                statement.target.id
-                if self._runtime.dtype_of(self._annotation(statement.annotation))
-                else None
-            )
+            dtype = self._runtime.dtype_of(self._annotation(statement.annotation))
+            return statement.target.id if dtype else None
         return None
 
     def _is_variable(self, name: str) -> bool:
@@ -219,12 +212,12 @@ class _Rewrite(ast.NodeTransformer):
         )
 
     def _block(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        made: list[ast.stmt] = []
+        block: list[ast.stmt] = []
         for statement in body:
-            found = self.visit(statement)
-            for part in found if isinstance(found, list) else [found]:
-                made.append(part if hasattr(part, "lineno") else ast.copy_location(part, statement))
-        return made or [ast.Pass()]
+            new = self.visit(statement)
+            for part in new if isinstance(new, list) else [new]:
+                block.append(part if hasattr(part, "lineno") else ast.copy_location(part, statement))
+        return block or [ast.Pass()]
 
     def visit(self, node: ast.AST) -> Any:
         for kind, what in _REFUSED.items():
@@ -245,12 +238,8 @@ class _Rewrite(ast.NodeTransformer):
         test = self.visit(node.test)
         body, orelse = self._block(node.body), self._block(node.orelse) if node.orelse else []
         if leaving:
-            return ast.copy_location(
-                ast.If(
-                    ast.copy_location(self._do("known", test, ast.Constant(leaving)), node.test), body, orelse
-                ),
-                node,
-            )
+            known = ast.copy_location(self._do("known", test, ast.Constant(leaving)), node.test)
+            return ast.copy_location(ast.If(known, body, orelse), node)
         made = ast.copy_location(self._do("branch", test, ast.Constant(bool(orelse))), node.test)
         side = self._fresh("side")
         inner = ast.copy_location(ast.If(_load(side), body, orelse), node)
@@ -269,12 +258,9 @@ class _Rewrite(ast.NodeTransformer):
         body = _early(node.body, ast.Continue)
         leaving, names = _leaving(body), self._gone([*body, node.target], node)
         over = self.visit(node.iter)
-        if (
-            isinstance(node.iter, ast.Call)
-            and isinstance(node.iter.func, ast.Name)
-            and node.iter.func.id == "range"
-        ):
-            over.func = ast.copy_location(self._of("_range"), node.iter.func)
+        called = node.iter.func if isinstance(node.iter, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id == "range":
+            over.func = ast.copy_location(self._of("_range"), called)
         name = node.target.id if isinstance(node.target, ast.Name) else ""
         made = ast.copy_location(
             self._do("turns", ast.Constant(name), over, ast.Constant(leaving)), node.iter
@@ -290,7 +276,7 @@ class _Rewrite(ast.NodeTransformer):
         return f"_{what}_{self._count}"
 
     def _gone(self, block: Sequence[ast.AST], node: ast.stmt) -> list[str]:
-        """Names that a block binds and that are read outside of it. After a recorded block nobody knows their values."""
+        """Names bound in a block and read outside of it; after a recorded block they have no value."""
         inside = _Names(block)
         bound = {n for n in inside.bound if not self._is_variable(n) and n not in self._outer[-1]}
         if not bound:
@@ -322,7 +308,8 @@ class _Rewrite(ast.NodeTransformer):
         if whole:
             deleted: list[ast.stmt] = []
             for name in names:
-                # Perhaps no branch binds the name: to read it after them is a NameError, as Python says it.
+                # To read the name later shall be a NameError. It may be unbound here, so bind it before the
+                # deletion.
                 deleted += [_assign(name, ast.Constant(None)), ast.Delete([ast.Name(name, ast.Del())])]
             made.append(ast.If(ast.Attribute(_load(whole), "recorded", ast.Load()), deleted, []))
         for part in made:
@@ -335,11 +322,9 @@ class _Rewrite(ast.NodeTransformer):
             return ast.copy_location(self._store(target.id, value, node), node)
         for whole in node.targets:
             for part in ast.walk(whole):
-                if (
-                    isinstance(part, ast.Name)
-                    and isinstance(part.ctx, ast.Store)
-                    and self._is_variable(part.id)
-                ):
+                if not isinstance(part, ast.Name) or not isinstance(part.ctx, ast.Store):
+                    continue
+                if self._is_variable(part.id):
                     self._refuse(
                         node,
                         f"several targets, of which {part.id} is a variable",
@@ -352,7 +337,7 @@ class _Rewrite(ast.NodeTransformer):
         return node
 
     def _no_mark(self, node: ast.Assign) -> None:
-        """Refuse `inline` and `named` where no name is given: their marks would go into the kernel."""
+        """Refuse `inline` and `named` where no name is bound: their marks would get into the kernel."""
         for part in ast.walk(node.value):
             if isinstance(part, ast.Name) and any(
                 self._scope.get(part.id) is mark for mark in (self._runtime.inline, self._runtime.named)
@@ -423,7 +408,7 @@ class _Rewrite(ast.NodeTransformer):
 
 
 def _own_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Every statement of a function but those of functions within it."""
+    """Every statement of a function, without those of functions defined inside it."""
     for statement in body:
         yield statement
         if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
@@ -436,26 +421,31 @@ def _own_names(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def rewritten(function: Callable[..., Any], runtime: ModuleType) -> Any:
-    """The function on top of the `Frame` of `runtime`, which is `frontend`.
+    """The function rewritten on top of the `Frame` of `runtime`, which is the module `frontend`.
 
     Raises:
-        DeclarationError: it says what a kernel cannot, or its source is not at hand.
+        DeclarationError: the function says what a kernel cannot do, or its source is not available.
     """
     code: CodeType = function.__code__
     try:
         lines, first = inspect.getsourcelines(function)
     except OSError as error:
         raise DeclarationError(
-            f"recorded function {function.__qualname__}", expected="its source beside it", got=str(error),
+            f"recorded function {function.__qualname__}",
+            expected="its source beside it",
+            got=str(error),
             fix="define it in a file, and install the package unpacked",
-        ) from error  # fmt: skip
+        ) from error
     tree = ast.parse(textwrap.dedent("".join(lines)))
     ast.increment_lineno(tree, first - 1)
     definition = tree.body[0]
     if not isinstance(definition, ast.FunctionDef):
         raise DeclarationError(
-            f"recorded function {function.__qualname__}", expected="def", got=type(definition).__name__, fix="write a function"
-        )  # fmt: skip
+            f"recorded function {function.__qualname__}",
+            expected="def",
+            got=type(definition).__name__,
+            fix="write a function",
+        )
     indent = len(lines[0]) - len(lines[0].lstrip())
     for node in ast.walk(tree):
         if indent and isinstance(node, (ast.expr, ast.stmt)):
@@ -464,11 +454,10 @@ def rewritten(function: Callable[..., Any], runtime: ModuleType) -> Any:
     definition.decorator_list = []
     rewrite = _Rewrite(function, code.co_filename, runtime)
     definition = rewrite.function(definition)
-    # The names that it closes over are those of a function around it, whose cells it gets.
-    outer = ast.FunctionDef(
-        "_around", _NO_ARGUMENTS,
-        [*(_assign(name, ast.Constant(None)) for name in code.co_freevars), definition], [],
-    )  # fmt: skip
+    # A function around it makes the names that it closes over free variables; it then gets the original's
+    # cells.
+    closed = [_assign(name, ast.Constant(None)) for name in code.co_freevars]
+    outer = ast.FunctionDef("_around", _NO_ARGUMENTS, [*closed, definition], [])
     module = ast.fix_missing_locations(ast.Module([outer], []))
     around = next(c for c in compile(module, code.co_filename, "exec").co_consts if isinstance(c, CodeType))
     inner = next(c for c in around.co_consts if isinstance(c, CodeType) and c.co_name == definition.name)

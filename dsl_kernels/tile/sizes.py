@@ -1,4 +1,4 @@
-"""Numbers that keep their names: what a schedule computes of its sizes, a generated module spells by them."""
+"""Numbers that keep their names, so that a generated module spells `STAGES * TILE` and not the product."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 
 class Size(int):
-    """A number with the name that a generated module calls it by; an int like any other everywhere else.
+    """An int with the name, or the expression over names, by which a generated module spells it.
 
-    Sums, differences, products and whole quotients of sizes are sizes, spelled in their names: a tile of `TILE` keys
-    by `LATENT_DIM` has `TILE * LATENT_DIM` elements.
+    Sums, differences, products and whole quotients of sizes are sizes, spelled in their names: a tile of
+    `TILE` keys by `LATENT_DIM` has `TILE * LATENT_DIM` elements.
 
     Attributes:
         spelled: the Python expression over names.
-        tightness: how tightly its outermost operator binds: 4 as a sum, 5 as a product, 9 as a name.
-        names: every name in it with its value.
-        multiple: of a multiple of a size by a plain number, the two.
+        tightness: how tightly its outermost operator binds: 4 for a sum, 5 for a product, 9 for a name.
+        names: every name in the expression, with its value.
+        multiple: (base, times) where the number is a base times a plain number; otherwise (the number itself,
+            1).
     """
 
     spelled: str
@@ -33,11 +34,11 @@ class Size(int):
         names: Mapping[str, int] | None = None,
         multiple: tuple[Any, int] | None = None,
     ) -> Size:
-        found = super().__new__(cls, value)
-        found.spelled, found.tightness = spelled, tightness
-        found.names = {spelled: int(value)} if names is None else names
-        found.multiple = (found, 1) if multiple is None else multiple
-        return found
+        size = super().__new__(cls, value)
+        size.spelled, size.tightness = spelled, tightness
+        size.names = {spelled: int(value)} if names is None else names
+        size.multiple = (size, 1) if multiple is None else multiple
+        return size
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Size, (int(self), self.spelled), vars(self)
@@ -80,7 +81,7 @@ def _sized(op: str, a: Any, b: Any) -> Any:
     result = operate(a, b) if isinstance(a, int) and isinstance(b, int) else NotImplemented
     if result is NotImplemented or isinstance(a, bool) or isinstance(b, bool):
         return result
-    # What an operation leaves as it was keeps its spelling.
+    # Adding 0 or multiplying by 1 keeps the operand's spelling.
     if b == (0 if op in "+-" else 1):
         return a
     if (op, a) in (("+", 0), ("*", 1)):
@@ -101,28 +102,31 @@ def _sized(op: str, a: Any, b: Any) -> Any:
 
 
 class Constant(float):
-    """A number that is no whole one, with the name that a generated module calls it by; results of arithmetic have none."""
+    """A float with the name by which a generated module spells it; arithmetic with it loses the name."""
 
     names: Mapping[str, float]
 
     def __new__(cls, value: float, name: str) -> Constant:
-        found = super().__new__(cls, value)
-        found.names = {name: float(value)}
-        return found
+        constant = super().__new__(cls, value)
+        constant.names = {name: float(value)}
+        return constant
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Constant, (float(self), *self.names)
 
 
 LOG2_E = Constant(math.log2(math.e), "LOG2_E")
-"""The binary logarithm of e: exp(x) is exp2(x * LOG2_E)."""
+"""log2(e): exp(x) = exp2(x * LOG2_E)."""
 
 LN_2 = Constant(math.log(2), "LN_2")
-"""The natural logarithm of 2."""
+"""ln(2)."""
 
 
 def spell(value: Any, outer: float = 0) -> str:
-    """A number as a generated module writes it; `outer` is how tightly what stands around it binds."""
+    """A number as a generated module writes it, in parentheses where the operator around it binds tighter.
+
+    `outer` is how tightly that operator binds.
+    """
     if isinstance(value, Constant):
         return next(iter(value.names))
     if not isinstance(value, Size):
@@ -131,7 +135,7 @@ def spell(value: Any, outer: float = 0) -> str:
 
 
 def named(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values, whole numbers under their names: `tile` is called TILE."""
+    """The same values, with each int made a `Size` of its upper-case name: `tile` becomes TILE."""
     return {
         name: Size(value, name.upper()) if isinstance(value, int) and not isinstance(value, bool) else value
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""The text of a kernel as plain data: its statements, what each declares of itself, and what is in them."""
+"""The text of a kernel as plain data: the statements, and what each declares about itself."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .transfers import transfer_of
 
 
 class Mark(Enum):
-    """What a field of a statement names, as its annotation says."""
+    """What a field of a statement names; fields are annotated by it."""
 
-    BLOCK = "statements inside of it"
-    DECLARES = "a value that exists after it, in the same block"
-    INSIDE = "a value that exists in its blocks only"
-    ASSIGNS = "a value that was declared before, which gets another one"
+    BLOCK = "the statements inside"
+    DECLARES = "a value that exists from here on, in the same block"
+    INSIDE = "a value that exists only in the statement's blocks"
+    ASSIGNS = "a variable, declared before, that gets a new value"
     TOUCHES = "a buffer, or several, whole"
     COUNTER = "an operand that is read and written"
     MEETS = "the named barrier at which the threads of its roles meet"
@@ -39,61 +39,61 @@ Meets = Annotated[str, Mark.MEETS]
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """What a body says: a dataclass, whose fields are its operands and whose class says what it does beside reading them.
+    """One step of a body: a dataclass whose fields are its operands and whose methods say what it does.
 
-    A field that names something by a string is annotated by what it names (`Mark`). The checks of a text, probes, counts
-    and the interpreter go by these declarations, so that a new statement is its class here, its meaning in
-    `executor.py` and a macro in each `_spelling.j2`.
+    A field that names something by a string is annotated by what it names (`Mark`). The checks of a text,
+    probes, counts and the interpreter rely on these declarations only. A new statement is a class, its
+    meaning in `executor.py` and a macro in each `_spelling.j2`.
     """
 
     OF_MACHINE: ClassVar[bool] = True
-    """Whether threads spend time on it; if not, probes see nothing there."""
+    """Whether threads spend time on it; if not, probes ignore it."""
     APART: ClassVar[bool] = True
-    """Whether its blocks, if it has any, may be gone through never or several times."""
+    """Whether its blocks, if it has any, may run any number of times other than once."""
     REPEATS: ClassVar[bool] = False
-    """Whether its blocks may be gone through several times."""
+    """Whether its blocks may run several times."""
 
     @classmethod
     def title(cls) -> str:
-        """Its name in words with `_` between them, as a macro that spells it is called."""
+        """Its name in snake case, by which its macro is called."""
         return _words(cls.__name__)
 
     def marked(self, mark: Mark) -> list[Any]:
-        """What its fields with a mark name."""
-        found: list[Any] = []
+        """What the fields with a mark name."""
+        names: list[Any] = []
         for title in _fields(type(self)).get(mark, ()):
             named = getattr(self, title)
-            found += named if isinstance(named, tuple) else () if named is None else (named,)
-        return found
+            names += named if isinstance(named, tuple) else () if named is None else (named,)
+        return names
 
     @property
     def blocks(self) -> dict[str, list[Statement]]:
-        """The statements inside of it, by the name of the field that holds them."""
+        """The statements inside, by the name of the field that holds them."""
         return {field: getattr(self, field) for field in _fields(type(self)).get(Mark.BLOCK, ())}
 
     def sets(self) -> Mapping[str, Value | None]:
-        """The names whose values it sets, each with the value that counts go by; None where only data decide it."""
+        """The names that it sets, each with the value that counting assumes; None: only data decide it."""
         marks = (Mark.DECLARES, Mark.INSIDE, Mark.ASSIGNS)
         return {name: None for mark in marks for name in self.marked(mark)}
 
     def touches(self) -> set[str]:
-        """The buffers that it touches, by name."""
+        """Names of the buffers that it reads or writes."""
         viewed = (value.buffer for value in values(self) if isinstance(value, (View, Cluster)))
         return {*viewed, *self.marked(Mark.TOUCHES)}
 
     def meets(self) -> str | None:
-        """The named barrier at which the threads of its roles meet; "" is all threads of the CTA, None nowhere."""
+        """The named barrier at which threads meet; "" means all threads of the CTA, None that none meet."""
         return next(iter(self.marked(Mark.MEETS)), None)
 
     def reads(self) -> set[str]:
-        """The operands that it reads by themselves, not by tensor maps or spans."""
+        """The operands that it reads directly, not through tensor maps or spans."""
         return {
             *(value.name for value in values(self) if isinstance(value, Global)),
             *self.marked(Mark.COUNTER),
         }
 
     def writes(self) -> set[str]:
-        """The operands that it writes, not by tensor maps."""
+        """The operands that it writes directly, not through tensor maps."""
         return set(self.marked(Mark.COUNTER))
 
     def issues(self) -> tuple[Product, ...]:
@@ -109,11 +109,11 @@ class Statement:
         return ()
 
     def counts(self) -> tuple[str, str] | None:
-        """What happens once at it that a cost model counts: ("uses", a pipeline) or ("syncs", "")."""
+        """The event that the cost model counts at it: ("uses", pipeline), ("syncs", ""), or none."""
         return None
 
     def region(self) -> str | None:
-        """The name under which probes count it; None where they count it with what stands before."""
+        """The name under which probes count it; None: they count it with the statement before."""
         return None if self.blocks or not self.OF_MACHINE else self.title().replace("_", " ")
 
 
@@ -128,11 +128,11 @@ _FIELDS: dict[type, dict[Mark, tuple[str, ...]]] = {}
 def _fields(kind: type) -> dict[Mark, tuple[str, ...]]:
     """The fields of a statement by their marks."""
     if kind not in _FIELDS:
-        found: dict[Mark, tuple[str, ...]] = {}
+        fields: dict[Mark, tuple[str, ...]] = {}
         for field, hint in get_type_hints(kind, include_extras=True).items():
             for mark in _marks(hint):
-                found[mark] = (*found.get(mark, ()), field)
-        _FIELDS[kind] = found
+                fields[mark] = (*fields.get(mark, ()), field)
+        _FIELDS[kind] = fields
     return _FIELDS[kind]
 
 
@@ -144,7 +144,7 @@ def _marks(hint: Any) -> Iterator[Mark]:
 
 @dataclass(frozen=True, eq=False)
 class Let(Statement):
-    """A value that is computed once and keeps its name."""
+    """A named value, computed once."""
 
     OF_MACHINE = False
     name: Declares
@@ -169,7 +169,7 @@ class Variable(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Assign(Statement):
-    """Another value of a variable."""
+    """A new value for a variable."""
 
     OF_MACHINE = False
     name: Assigns
@@ -182,7 +182,10 @@ class Assign(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Loop(Statement):
-    """`index` from `begin` up to `end` by `step`. An unrolled one has numbers for all three; another has `at_once` turns behind one test."""
+    """`index` goes from `begin` up to `end` by `step`.
+
+    All three are Python numbers in an unrolled loop. Otherwise one test covers `at_once` iterations.
+    """
 
     REPEATS = True
     index: Inside
@@ -199,7 +202,7 @@ class Loop(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Repeat(Statement):
-    """While `condition` holds."""
+    """Run the body while `condition` holds."""
 
     REPEATS = True
     condition: Value
@@ -208,7 +211,7 @@ class Repeat(Statement):
 
 @dataclass(frozen=True, eq=False)
 class If(Statement):
-    """The statements of `body` where a condition holds, those of `orelse` where not."""
+    """Run `body` if a condition holds, else `orelse`."""
 
     condition: Value
     body: Block
@@ -217,7 +220,7 @@ class If(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Region(Statement):
-    """Statements that a probe counts together, under a name."""
+    """Statements that probes count together, under a name."""
 
     APART = False
     name: str
@@ -229,7 +232,7 @@ class Region(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Call(Statement):
-    """A leaf, with an argument for each of its parameters."""
+    """A call of a leaf, with an argument for each of its parameters."""
 
     leaf: Leaf
     arguments: tuple[Any, ...]
@@ -252,12 +255,15 @@ class Call(Statement):
 
 @dataclass(frozen=True, eq=False)
 class PipelineOp(Statement):
-    """One operation of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
+    """One operation on one use of a pipeline: "acquire", "commit", "wait", "release" or "drain".
 
-    "drain" waits as "acquire" does, and takes nothing: the slot of that use has been given back, and stays free.
+    "drain" waits as "acquire" does, but takes nothing: the slot has been given back and stays free.
 
-    `pending` groups of products, those issued last, may be in flight at a release by wgmma: none of them reads the slot.
-    `at` numbers the CTA whose words are waited for, where CTAs of the grid fill the slot.
+    Attributes:
+        bytes: what a bulk fill announces.
+        pending: at a release by wgmma, how many groups of products, the last ones issued, may be in flight;
+            none of them reads the slot.
+        at: the CTA whose words are awaited, where CTAs of the grid fill the slot.
     """
 
     kind: str
@@ -285,9 +291,9 @@ class PipelineOp(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Bulk(Statement):
-    """A copy by the copy engine into a slot of a pipeline, which completes on the slot's full barrier.
+    """A copy by the copy engine into a slot of a pipeline; it completes on the slot's full barrier.
 
-    A `multicast` one goes to that place, and completes on that barrier, in every CTA of the cluster.
+    A `multicast` copy writes the same place, and completes on the same barrier, in every CTA of the cluster.
     """
 
     target: View
@@ -300,7 +306,7 @@ class Bulk(Statement):
         return ((self.source, self.target),)
 
     def folds(self, schedule: Schedule) -> bool:
-        """Whether the box has more axes than where it goes: the outer ones then become rows."""
+        """Whether the box has more axes than its target; the outer ones then become rows."""
         if not isinstance(self.source, Box):
             return False
         box = next(m.box for m in schedule.maps if m.name == self.source.map)
@@ -336,7 +342,7 @@ class Multiply(Statement):
 
 @dataclass(frozen=True, eq=False)
 class CopyColumns(Statement):
-    """The tensor cores copy 128 rows of shared memory into tensor memory (tcgen05.cp), in order with this role's products."""
+    """Copy 128 rows of shared memory into tensor memory (tcgen05.cp), in order with this role's products."""
 
     target: View
     source: View
@@ -344,14 +350,14 @@ class CopyColumns(Statement):
 
 @dataclass(frozen=True, eq=False)
 class AwaitProducts(Statement):
-    """Until at most `pending` groups of this role's products are in flight."""
+    """Wait until at most `pending` groups of this role's products are in flight."""
 
     pending: int
 
 
 @dataclass(frozen=True, eq=False)
 class Comment(Statement):
-    """A line for the reader of the generated kernel."""
+    """A comment in the generated kernel."""
 
     OF_MACHINE = False
     text: str
@@ -359,14 +365,14 @@ class Comment(Statement):
 
 @dataclass(frozen=True, eq=False)
 class BarriersStand(Statement):
-    """In the kernel's start: from here on every role may use every barrier and the tensor memory."""
+    """Initialise the barriers and allocate tensor memory; from here on every role may use them."""
 
     OF_MACHINE = False
 
 
 @dataclass(frozen=True, eq=False)
 class TearDown(Statement):
-    """Behind all roles: no thread touches tensor memory any more, and it goes back."""
+    """After all roles: all threads meet, then tensor memory is deallocated."""
 
     OF_MACHINE = False
 
@@ -384,9 +390,9 @@ class Fill(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Meet(Statement):
-    """Barrier of the threads of the roles that a named barrier is declared for; "" is all threads of the CTA.
+    """The threads of the roles of a named barrier meet; "" means all threads of the CTA.
 
-    `replica` says which replica meets, where each meets apart.
+    `replica` is the one that meets, where each replica has a barrier of its own.
     """
 
     name: Meets
@@ -398,7 +404,7 @@ class Meet(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Publish(Statement):
-    """Threads of this role have written shared buffers that its own products read next: fence, then meet."""
+    """Fence and meet after this role's threads have written shared buffers that its own products read."""
 
     buffers: tuple[Touches, ...]
     name: Meets
@@ -410,9 +416,10 @@ class Publish(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Store(Statement):
-    """Copies by the copy engine of what threads of this role have written to shared memory: fence, meet, one warp stores.
+    """Copy what this role's threads have written to shared memory into global memory, by the copy engine.
 
-    The copies are one group, which reads shared memory until `AwaitStores`.
+    The threads fence and meet, then one warp issues the copies as one group. The group reads shared memory
+    until `AwaitStores`.
     """
 
     copies: tuple[tuple[Box, View], ...]
@@ -428,7 +435,7 @@ class Store(Statement):
 
 @dataclass(frozen=True, eq=False)
 class AwaitStores(Statement):
-    """Until at most `pending` groups of this role's stores still read shared memory; then meet, if there is a barrier."""
+    """Wait until at most `pending` groups of this role's stores read shared memory; then meet at `name`."""
 
     pending: int
     name: Meets | None
@@ -436,95 +443,8 @@ class AwaitStores(Statement):
 
 
 @dataclass(frozen=True, eq=False)
-class ClusterArrive(Statement):
-    """Every thread of every CTA of the cluster arrives. A relaxed one orders no memory."""
-
-    relaxed: bool
-
-    def counts(self) -> tuple[str, str] | None:
-        return None if self.relaxed else ("syncs", "")
-
-    def region(self) -> str | None:
-        return "arrive cluster"
-
-
-@dataclass(frozen=True, eq=False)
-class ClusterWait(Statement):
-    """Until every thread of the cluster has arrived."""
-
-    def region(self) -> str | None:
-        return "wait cluster"
-
-
-@dataclass(frozen=True, eq=False)
-class TakeTicket(Statement):
-    """Count this CTA in at `counter[index]`, behind what it has written; `last` tells whether it was the last of `total`.
-
-    The last one resets the counter. Threads of the roles of barrier `name` meet there and learn it through `buffer`: each of
-    these roles says this, and the first one counts.
-    """
-
-    last: Assigns
-    buffer: Touches
-    counter: Counter
-    index: Value
-    total: Value
-    name: Meets
-
-    def sets(self) -> Mapping[str, Value | None]:
-        return {self.last: True}
-
-
-@dataclass(frozen=True, eq=False)
-class CountIn(Statement):
-    """Count this CTA in at `counter[index]`, behind what it has written. The roles of barrier `name` meet before the first counts."""
-
-    counter: Counter
-    index: Value
-    name: Meets
-
-
-@dataclass(frozen=True, eq=False)
-class AwaitCount(Statement):
-    """Until `total` CTAs have counted in at `counter[index]`, this one among them; what they wrote can be read then.
-
-    Threads of the roles of barrier `name` meet there. All CTAs must run at once.
-    """
-
-    counter: Counter
-    index: Value
-    total: Value
-    name: Meets
-
-    def region(self) -> str | None:
-        return "wait count"
-
-
-@dataclass(frozen=True, eq=False)
-class CountOut(Statement):
-    """Count this CTA out at `counter[index]`, of which it awaits nothing more: the last of `total` resets the counter."""
-
-    counter: Counter
-    index: Value
-    total: Value
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
-class Depend(Statement):
-    """From here on what the kernel before this one wrote is needed; with `launch` the one behind this may start."""
-
-    launch: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class LaunchDependents(Statement):
-    """The kernel behind this one may start."""
-
-
-@dataclass(frozen=True, eq=False)
 class TakeTurn(Statement):
-    """Until it is this member's turn; `replica` says which member of the role it is."""
+    """Wait for this member's turn; `replica` is its number within the role."""
 
     name: str
     replica: Value
@@ -535,7 +455,7 @@ class TakeTurn(Statement):
 
 @dataclass(frozen=True, eq=False)
 class PassTurn(Statement):
-    """The next member's turn, behind what this one has done; before the first turn the last member `opens`."""
+    """Pass the turn to the next member, which sees this one's writes; `opens`: before the first turn."""
 
     name: str
     replica: Value
@@ -549,7 +469,7 @@ class PassTurn(Statement):
 class Text:
     """A kernel: what every thread does first, what each role does then, and what every thread does last.
 
-    What an executor works out of a text once, it keeps in `memo` under its own type.
+    `memo` is a cache for executors: each keeps there, under its type, what it computes from the text once.
     """
 
     start: tuple[Statement, ...]
@@ -559,18 +479,18 @@ class Text:
 
     @property
     def parts(self) -> dict[str, tuple[Statement, ...]]:
-        """All of it by name: that of the role, "start" and "end"."""
+        """All parts by name: "start", the roles, "end"."""
         return {"start": self.start, **self.roles, "end": self.end}
 
     @property
     def leaves(self) -> frozenset[str]:
-        """Names of the leaves that it calls."""
+        """Names of the leaves that the text calls."""
         statements = (s for part in self.parts.values() for s in walk(part))
         return frozenset(s.leaf.name for s in statements if isinstance(s, Call))
 
 
 def walk(statements: Any) -> Iterator[Statement]:
-    """Every statement, inner ones behind the one that holds them."""
+    """Every statement, each followed by those inside it."""
     for statement in statements:
         yield statement
         for block in statement.blocks.values():
@@ -582,18 +502,18 @@ _HOLDERS = _VALUES | {tuple, Product}
 
 
 def values(statement: Statement) -> list[Any]:
-    """Every expression, view, slot, operand and copied part in a statement; not those of the statements inside it."""
+    """Every expression, view, slot, operand and copied part in a statement, but not in those inside it."""
     return contained(vars(statement).values())
 
 
 def contained(parts: Iterable[Any]) -> list[Any]:
-    """The same of parts of a statement."""
-    found: list[Any] = []
+    """As `values`, of some operands of a statement."""
+    collected: list[Any] = []
     todo = [part for part in parts if type(part) in _HOLDERS]
     while todo:
         item = todo.pop()
         if type(item) in _VALUES:
-            found.append(item)
+            collected.append(item)
         inner = item if type(item) is tuple else vars(item).values()
         todo += [part for part in inner if type(part) in _HOLDERS]
-    return found
+    return collected

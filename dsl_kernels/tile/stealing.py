@@ -1,4 +1,4 @@
-"""Statements by which a CTA does the work of others that have not begun (cluster launch control, sm_100a on)."""
+"""Statements that take over the work of CTAs not yet started (cluster launch control, from sm_100a on)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from .statements import Declares, Statement
 
 @dataclass(frozen=True, eq=False)
 class AskNext(Statement):
-    """Ask for a CTA of the grid, which then does not begin; the answer of 16 bytes fills a slot, by byte count.
+    """Ask for a CTA that has not started, and then never will; the 16-byte answer fills a slot.
 
-    After an answer that there is none a CTA asks no more. The grid has one axis.
+    The slot's barrier counts the answer's bytes. A CTA must not ask again after the answer "none left". The
+    grid has one axis.
     """
 
     slot: Slot
@@ -21,7 +22,7 @@ class AskNext(Statement):
 
 @dataclass(frozen=True, eq=False)
 class ReadNext(Statement):
-    """The number of the CTA that an answer gives, or -1 where all have begun."""
+    """The number of the CTA in an answer, or -1 if none was left."""
 
     name: Declares
     source: View

@@ -1,15 +1,25 @@
-"""The text of a kernel: what the bodies of its roles say when each is run once against a `Recorder`.
+"""The text of a kernel: the statements recorded when the body of each role runs once against a `Recorder`.
 
-A body is an ordinary Python function. Knobs and sizes of the schedule are Python numbers in it, so a Python `if` or
-`for` over them decides what is written. Values that only the kernel knows are expressions (`expressions.py`); control
-flow over them is recorded (`frontend.py`, on top of `recorder.py`). What comes out is plain data (`statements.py`):
-statements in the order of execution, which every printer, the interpreter and the cost model read. None of them sees
-the body again.
+A body is an ordinary Python function. Knobs and sizes of the schedule are Python numbers in it, so a Python
+`if` or `for` over them decides what is recorded. Values that only the kernel knows are expressions
+(`expressions.py`), and control flow over them is recorded (`frontend.py`, on top of `recorder.py`). The
+result is plain data (`statements.py`): statements in the order of execution, which every printer, the
+interpreter and the cost model read. None of them sees the body again.
 
-Leaf maths stays outside the text: a `Leaf` (`leaf.py`) is a name, its parameters and its meaning in torch; a DSL spells
-it under the same name in `dsl_kernels/device/<dsl>/<op>.py`.
+Leaf maths stays outside the text: a `Leaf` (`leaf.py`) is a name, its parameters and its meaning. A leaf
+without a text of its own is spelled by each DSL, under the same name, in `dsl_kernels/kernels/<op>/<dsl>.py`.
 """
 
+from .between_ctas import (
+    AwaitCount,
+    ClusterArrive,
+    ClusterWait,
+    CountIn,
+    CountOut,
+    Depend,
+    LaunchDependents,
+    TakeTicket,
+)
 from .expressions import (
     COMPARISONS,
     EVALUATE,
@@ -47,31 +57,20 @@ from .leaf import (
     parameters_of,
 )
 from .memory import PLACES, Box, Cluster, Global, Memory, Rows, Sender, Slot, Span, View
-from .recorder import (
-    FAILURES,
-    Recorder,
-    refusal,
-    unknown_attribute,
-)
+from .recorder import Recorder
+from .refusals import FAILURES, refusal, unknown_attribute
 from .statements import (
     Assign,
-    AwaitCount,
     AwaitProducts,
     AwaitStores,
     BarriersStand,
     Bulk,
     Call,
-    ClusterArrive,
-    ClusterWait,
     Comment,
     CopyColumns,
-    CountIn,
-    CountOut,
     Declares,
-    Depend,
     Fill,
     If,
-    LaunchDependents,
     Let,
     Loop,
     Mark,
@@ -85,7 +84,6 @@ from .statements import (
     Repeat,
     Statement,
     Store,
-    TakeTicket,
     TakeTurn,
     TearDown,
     Text,

@@ -1,6 +1,7 @@
-"""The texts of leaves in torch: what all threads of a role do at once, as the interpreter runs them.
+"""Runs the texts of leaves in torch, for all threads of a role at once; the interpreter uses it.
 
-A value is a number, alike in all threads, or a tensor over them; a branch or a loop masks the threads that take no part.
+A value is a number, if all threads have the same, or a tensor over the threads. A branch or loop masks the
+threads that do not take part.
 """
 
 from __future__ import annotations
@@ -40,23 +41,25 @@ else:
 
 
 def _begin(name: str) -> str:
-    """Where the scope of threads keeps at which element a part of an array begins, for each."""
+    """The key, in the scope of threads, of the element at which part of an array begins."""
     return f"begin of {name}"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where elements lie: one tensor, or one a CTA of the group, and an index a thread."""
+    """The address of an element for each thread: a tensor, or one per CTA of the group, and the indices."""
 
     memory: Any
     index: torch.Tensor
     name: str = ""
 
     def of(self, taken: torch.Tensor | None, count: int = 1) -> torch.Tensor:
-        """The indices of the threads that touch `count` elements from there on (None: all), 0 in the others.
+        """The indices of the threads `taken` (None: all), and 0 in the others.
+
+        `count` consecutive elements are accessed at each index.
 
         Raises:
-            ScheduleError: one of them lies outside.
+            ScheduleError: an element is outside of the memory.
         """
         size = self.memory.numel() - (count - 1)
         index = self.index if taken is None else torch.where(taken, self.index, 0)
@@ -66,32 +69,72 @@ class Place:
                 f"memory {self.name} of a leaf",
                 expected=f"an index below {size}",
                 got=f"{int(least)} to {int(most)}",
-                fix="touch what is there only",
+                fix="access only elements that exist",
             )
         return index
 
 
+class Peered:
+    """An operand that every rank holds: an index past this rank's elements is one of another rank's, that far away.
+
+    Args:
+        own: this rank's.
+        each: every rank's, of the same shape and strides.
+        distances: how many bytes from this rank's each lies.
+    """
+
+    def __init__(self, own: torch.Tensor, each: list[torch.Tensor], distances: list[int]) -> None:
+        self.shape, self.stride, self.dim = own.shape, own.stride, own.dim
+        self.memory = torch.cat([elements(tensor) for tensor in each])
+        self.size = elements(own).numel()
+        self.firsts = [distance // own.element_size() for distance in distances]
+
+
+@dataclass(frozen=True)
+class PeerPlace(Place):
+    """Where elements lie on any rank."""
+
+    peered: Any = None
+
+    def of(self, taken: torch.Tensor | None, count: int = 1) -> torch.Tensor:
+        peered: Peered = self.peered
+        found = torch.full_like(self.index, -1)
+        for rank, first in enumerate(peered.firsts):
+            inside = (self.index >= first) & (self.index + count <= first + peered.size)
+            found = torch.where(inside, self.index - first + rank * peered.size, found)
+        if taken is not None:
+            found = torch.where(taken, found, 0)
+        if bool((found < 0).any()):
+            raise ScheduleError(
+                f"memory {self.name} of a leaf",
+                expected=f"an index of {len(peered.firsts)} ranks' {peered.size} elements",
+                got=f"{int(self.index[found < 0][0])} elements from this rank's first",
+                fix="go by the distances of the ranks, and touch what is there only",
+            )
+        return found
+
+
 @dataclass(frozen=True)
 class Inboxes:
-    """One slot as every CTA of the group has it, a matrix or a run of elements, and what counts the bytes that come to one."""
+    """The same slot in every CTA of the group, and the function that counts bytes arriving at one of them."""
 
     memory: list[torch.Tensor]
     count: Callable[[int, int], None]
 
     @property
     def columns(self) -> int:
-        """Elements from a row to the next."""
+        """The stride of rows, in elements."""
         return int(self.memory[0].stride(0))
 
     def put(self, rank: int, index: torch.Tensor, values: torch.Tensor) -> None:
-        """Elements that come to a CTA."""
+        """Store elements into the slot of a CTA."""
         memory = elements(self.memory[rank])
         memory[index] = values.to(memory.dtype)
         self.count(rank, values.numel() * memory.element_size())
 
 
 class Texts:
-    """The texts of leaves as they are called, each recorded once."""
+    """Caches the texts of leaves, each recorded once for each call in a kernel."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[Any, LeafText, Step]] = {}
@@ -99,7 +142,7 @@ class Texts:
     def of(
         self, leaf: t.Leaf, arguments: tuple[Any, ...], schedule: Schedule | None = None
     ) -> tuple[LeafText, Step]:
-        """`text_of` the leaf, and what threads do there; a call is known by its tuple of arguments."""
+        """`text_of` the leaf, and its step; a call is identified by its tuple of arguments."""
         key = id(leaf), id(arguments)
         if key not in self._known:
             text = text_of(leaf, arguments, schedule)
@@ -111,14 +154,14 @@ Active = tuple[Any, bool, bool, Any]
 
 
 class Threads:
-    """All threads of a role at one leaf.
+    """All threads of a role in a call of a leaf.
 
     Attributes:
-        scope: what names have, by name.
-        active: which threads are at the statement that is carried out.
-        some, all: whether any is, and whether every one is.
-        taken: `active`, or None where every one is.
-        texts: what is known of leaves.
+        scope: values by name.
+        active: which threads execute the current statement.
+        some, all: whether any thread does, and whether every thread does.
+        taken: `active`, or None if every thread does.
+        texts: the cache of leaf texts.
     """
 
     def __init__(self, count: int, scope: dict[str, Any], texts: Texts) -> None:
@@ -136,17 +179,17 @@ class Threads:
         self.taken = None if self.all else active
 
     def restrict(self, taken: torch.Tensor) -> Active:
-        """Go on with those of the threads that are at a statement; what `restore` puts back."""
+        """Go on with only those active threads that are `taken`; `restore` takes the result."""
         before = self._active, self.some, self.all, self.taken
         self.active = self._active & taken
         return before
 
     def restore(self, before: Active) -> None:
-        """Go on with the threads that were at a statement before some were left out."""
+        """Undo a `restrict`."""
         self._active, self.some, self.all, self.taken = before
 
     def spread(self, value: Any) -> torch.Tensor:
-        """A value for each thread, of one for all or for each warp."""
+        """A value for each thread, from one for all, for each warp, or for each lane."""
         if isinstance(value, torch.Tensor) and value.shape == (self.count,) and is_wide(value.dtype):
             return value
         value = number(value)
@@ -158,17 +201,17 @@ class Threads:
         return value if is_wide(value.dtype) else value.to(wide(value.dtype))
 
     def by_warp(self, value: Any, inactive: int = 0) -> torch.Tensor:
-        """A value for each thread, (warps, lanes); threads that take no part have `inactive`."""
+        """A value for each thread, (warps, lanes); inactive threads have `inactive`."""
         return torch.where(self.active, self.spread(value), inactive).view(-1, WARP)
 
     def set(self, name: str, value: Any, masked: bool = True) -> None:
-        """Give a name its value, if `masked` in the threads that take part only."""
+        """Set a name, if `masked` only in the active threads."""
         if masked and not self.all:
             value = torch.where(self.active, self.spread(value), self.spread(self.scope.get(name, 0)))
         self.scope[name] = value
 
     def masked(self, taken: Any, step: Step) -> None:
-        """Take a step in those of the threads for which a condition holds."""
+        """Run a step in those threads for which a condition holds."""
         if taken is True or taken is False:
             if taken:
                 step(self)
@@ -178,7 +221,7 @@ class Threads:
         self.restore(before)
 
 
-# A text is read once, into functions of the threads: what they work out, and what they do.
+# A text is compiled once to functions of the threads: meanings compute values, steps execute statements.
 Step = Callable[["Threads"], None]
 
 
@@ -191,7 +234,7 @@ def _in_memory(value: Expr) -> Meaning:
 
 
 def _meaning(value: Any) -> Meaning:
-    """How threads work out a value."""
+    """The function that computes a value."""
     spelling = Spelling(_in_memory)
     return spelling.function(spelling.spell(value))
 
@@ -209,14 +252,14 @@ def _element(array: Array, index: Iterable[Value]) -> Meaning:
 
     def load(at: Threads) -> torch.Tensor:
         place = place_of(at)
-        found = place.memory[place.of(at.taken)]
-        return found.to(wide(found.dtype))
+        element = place.memory[place.of(at.taken)]
+        return element.to(wide(element.dtype))
 
     return load
 
 
 def _register(array: Array, index: Iterable[Value]) -> Callable[[Threads], int]:
-    """The number of a register."""
+    """The function that gives the number of a register."""
     values = (array.first, *index)
     numbers = [value for value in values if not isinstance(value, Expr)]
     if len(numbers) == len(values):
@@ -226,17 +269,17 @@ def _register(array: Array, index: Iterable[Value]) -> Callable[[Threads], int]:
     added = spelling.function(" + ".join(map(spelling.spell, values)))
 
     def number_of(at: Threads) -> int:
-        found = added(at)
-        if type(found) is int:
-            return found
-        if isinstance(found, torch.Tensor):
+        total = added(at)
+        if type(total) is int:
+            return total
+        if isinstance(total, torch.Tensor):
             raise DeclarationError(
                 f"registers {array.name} of a leaf",
                 expected="an index that is known when the kernel is written",
                 got="one that threads work out",
                 fix="loop over the registers unrolled, or use shared memory",
             )
-        return int(found)
+        return int(total)
 
     return number_of
 
@@ -250,6 +293,8 @@ def _place(array: Array, index: Iterable[Value]) -> Callable[[Threads], Place]:
 
     def place(at: Threads) -> Place:
         memory = at.scope[array.name]
+        if isinstance(memory, Peered):
+            return PeerPlace(memory.memory, at.spread(index_of(at)), array.name, memory)
         flat = memory if isinstance(memory, list) else elements(memory)
         return Place(flat, at.spread(index_of(at)), array.name)
 
@@ -257,7 +302,7 @@ def _place(array: Array, index: Iterable[Value]) -> Callable[[Threads], Place]:
 
 
 def elements(memory: torch.Tensor) -> torch.Tensor:
-    """Memory as one run of elements, with what lies between rows that do not follow one another."""
+    """Memory as a flat tensor, with the gaps between rows that are not contiguous."""
     if memory.is_contiguous():
         return memory.view(-1)
     reach = sum((extent - 1) * step for extent, step in zip(memory.shape, memory.stride(), strict=True))
@@ -372,38 +417,39 @@ def _vector(s: Vector) -> Step:
     def move(at: Threads) -> None:
         registers, place, first = at.scope[s.registers.name], place_of(at), register(at)
         places = place.of(at.taken, count)[:, None] + torch.arange(count)
-        held = registers[:, first : first + count]
+        group = registers[:, first : first + count]
         if s.store:
-            values = held.to(wide(held.dtype)).to(place.memory.dtype)
+            values = group.to(wide(group.dtype)).to(place.memory.dtype)
             taken = slice(None) if at.all else at.active
             place.memory[places[taken]] = values[taken]
         else:
             values = place.memory[places]
             values = values.to(wide(values.dtype)).to(registers.dtype)
-            held.copy_(values if at.all else torch.where(at.active[:, None], values, held))
+            group.copy_(values if at.all else torch.where(at.active[:, None], values, group))
 
     return move
 
 
 def _line(s: Line) -> Step:
     rows, pitches, first = [*map(_meaning, s.rows)], [*map(_meaning, s.pitches)], _meaning(s.first)
-    # Shapes that the extents have been held to: dims stay what they are.
-    held: set[torch.Size] = set()
+    # Shapes that were checked against the pitches; dims do not change within a launch.
+    checked: set[torch.Size] = set()
 
     def name(at: Threads) -> None:
         whole, begin = at.scope[s.array.name], at.scope.get(_begin(s.array.name), 0)
         of_row = 0
         if rows and (s.strided or whole.dim() == len(rows) + 1):
             of_row = sum(row(at) * step for row, step in zip(rows, whole.stride(), strict=False))
-            if not s.strided and whole.shape not in held:
-                held.add(whole.shape)
-                said = [int(number(pitch(at)).reshape(-1)[0]) for pitch in pitches]
-                if said != list(whole.shape[1:]):
+            if not s.strided and whole.shape not in checked:
+                checked.add(whole.shape)
+                passed = [int(number(pitch(at)).reshape(-1)[0]) for pitch in pitches]
+                if passed != list(whole.shape[1:]):
                     raise ScheduleError(
                         f"row {s.name} of {s.array.name} in the text of a leaf",
                         expected=f"the extents of {s.array.name} but the first, {list(whole.shape[1:])}",
-                        got=str(said), fix="pass the operand's dims in their order",
-                    )  # fmt: skip
+                        got=str(passed),
+                        fix="pass the operand's dims in their order",
+                    )
         else:
             for row, pitch in zip(rows, pitches, strict=True):
                 of_row = (of_row + row(at)) * pitch(at)
@@ -423,17 +469,18 @@ def _local(s: Local) -> Step:
 
 
 def _call(s: t.Call) -> Step:
-    """A leaf within a leaf, for the threads that are at the call; one that has no text is called by all of them."""
+    """A leaf called by a leaf, in the active threads; one without a text must be called by all threads."""
     arguments = [_meaning(argument) for argument in s.arguments]
 
     def call(at: Threads) -> None:
         if s.leaf.text is None:
             if not at.all or s.leaf.results:
                 raise DeclarationError(
-                    f"leaf {s.leaf.name} in the text of a leaf", expected="a call by all threads, which sets nothing",
+                    f"leaf {s.leaf.name} in the text of a leaf",
+                    expected="a call by all threads, which sets nothing",
                     got=f"{int(at.active.sum())} of {at.count} threads, results {len(s.leaf.results)}",
                     fix="branch on what all threads have alike, or declare the leaf by its text",
-                )  # fmt: skip
+                )
             values = zip(s.arguments, (argument(at) for argument in arguments), strict=True)
             s.leaf.torch(*(value if isinstance(given, Array) else alike(value) for given, value in values))
             return
@@ -460,21 +507,36 @@ def _do(s: Do) -> Step:
 
 
 _STEPS: dict[type, Callable[[Any], Step]] = {
-    t.Let: _named, t.Variable: _named, t.Assign: _named, t.If: _if, t.Loop: _loop, t.Repeat: _repeat, t.Call: _call,
-    Put: _put, Vector: _vector, Line: _line, Local: _local, Do: _do,
-}  # fmt: skip
+    t.Let: _named,
+    t.Variable: _named,
+    t.Assign: _named,
+    t.If: _if,
+    t.Loop: _loop,
+    t.Repeat: _repeat,
+    t.Call: _call,
+    Put: _put,
+    Vector: _vector,
+    Line: _line,
+    Local: _local,
+    Do: _do,
+}
 
 
 def run(
-    leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule, count: int, scope: Mapping[str, Any],
-    memory: Callable[[Any], Any], texts: Texts | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """What a leaf that a role of `count` threads calls sets, by the names of the variables.
+    leaf: t.Leaf,
+    arguments: Iterable[Any],
+    schedule: Schedule,
+    count: int,
+    scope: Mapping[str, Any],
+    memory: Callable[[Any], Any],
+    texts: Texts | None = None,
+) -> dict[str, Any]:
+    """Run a leaf in the `count` threads of a role; the values that it sets, by the names of the variables.
 
     Args:
-        scope: values of the role, alike in all threads or one a warp or a lane.
-        memory: where a view, an operand or a buffer of the cluster lies.
-        texts: what is known of leaves called before, for calls that recur.
+        scope: values of the role: one for all threads, one for each warp, or one for each lane.
+        memory: gives the tensor of a view, an operand or a buffer of the cluster.
+        texts: the cache of leaf texts, for calls that recur.
     """
     texts = texts or Texts()
     arguments = tuple(arguments)
@@ -493,9 +555,12 @@ def run(
         private = schedule.buffer(argument.buffer).private
         if private and tuple(tile.shape) != (count, array.size):
             raise DeclarationError(
-                f"registers {argument.buffer} of leaf {leaf.name}", expected=f"shape ({count}, {array.size}): private registers of a leaf by its text, a row a thread",
-                got=f"shape {tuple(tile.shape)}", fix="declare the buffer with that shape, private=True and per_thread the second of the two",
-            )  # fmt: skip
+                f"registers {argument.buffer} of leaf {leaf.name}",
+                expected=f"shape ({count}, {array.size}): private registers of a leaf by its text, "
+                "a row a thread",
+                got=f"shape {tuple(tile.shape)}",
+                fix="declare the buffer with that shape, private=True and per_thread the second of the two",
+            )
         places = None if private else held(tuple(tile.shape), array.size, count)
         if places is not None:
             threads.scope[formal.name] = tile.view(-1)[places]
@@ -508,7 +573,7 @@ def run(
 
 
 class _OfThreads(dict[str, Any]):
-    """What names of a role have in its threads, worked out for those that are asked for."""
+    """The values of a role's names in its threads, computed when they are asked for."""
 
     def __init__(self, threads: Threads, scope: Mapping[str, Any]) -> None:
         self._threads, self._scope = threads, scope
@@ -516,25 +581,25 @@ class _OfThreads(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name in ("worker", "lane"):
             thread = torch.arange(self._threads.count)
-            found: Any = thread if name == "worker" else thread % WARP
+            value: Any = thread if name == "worker" else thread % WARP
         else:
-            found = self._scope[name]
-            found = self._threads.spread(found) if isinstance(found, torch.Tensor) else found
-        self[name] = found
-        return found
+            value = self._scope[name]
+            value = self._threads.spread(value) if isinstance(value, torch.Tensor) else value
+        self[name] = value
+        return value
 
 
 def _join(leaf: str, title: str, tile: torch.Tensor, places: torch.Tensor, registers: torch.Tensor) -> None:
-    """Put the threads' registers together as the tile whose elements they hold.
+    """Write the threads' registers back to the tile whose elements they hold.
 
     Raises:
         ScheduleError: threads that hold the same element have different values of it.
     """
     tile[places] = registers
-    found = tile[places]
-    # NaN is not equal to itself: the bits are looked at first, in one go.
-    bits = (each.view(torch.uint8) for each in (found, registers.contiguous()))
-    if not torch.equal(*bits) and not torch.allclose(found, registers, rtol=0, atol=0, equal_nan=True):
+    written = tile[places]
+    # Bits first, as NaN is not equal to itself; the slower comparison also accepts 0 beside -0.
+    bits = (each.view(torch.uint8) for each in (written, registers.contiguous()))
+    if not torch.equal(*bits) and not torch.allclose(written, registers, rtol=0, atol=0, equal_nan=True):
         raise ScheduleError(
             f"registers {title} of leaf {leaf}",
             expected="one value of each element, in all threads that hold it",
@@ -544,7 +609,7 @@ def _join(leaf: str, title: str, tile: torch.Tensor, places: torch.Tensor, regis
 
 
 def alike(value: Any) -> Any:
-    """A value as the interpreter keeps it: a number where all threads have one, one a warp where its lanes do, or one a lane."""
+    """A value in the interpreter's most compact form: one for all threads, per warp, or per lane."""
     if not isinstance(value, torch.Tensor):
         return value
     flat = value.reshape(-1)
@@ -553,5 +618,5 @@ def alike(value: Any) -> Any:
     warps = flat.view(-1, WARP)
     if bool((warps == warps[:, :1]).all()):
         return warps[:, 0].clone()
-    # As many warps as lanes: what is one a warp, and what one a lane, could not be told apart.
+    # With as many warps as lanes, a value per warp and one per lane could not be told apart.
     return warps[0].clone() if len(warps) != WARP and bool((warps == warps[0]).all()) else flat

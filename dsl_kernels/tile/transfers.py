@@ -1,20 +1,21 @@
-"""The kinds of transfer: how slots of a pipeline are filled and read, a class each.
+"""The kinds of transfer: a class for each way in which the slots of a pipeline are filled and read.
 
-A class owns what its kind asks of a schedule, its part of the barrier plan, its meaning in the interpreter and its names.
-For each pipeline the producer goes acquire -> fill -> commit and each reader wait -> read -> release:
+A class contains what its kind requires of a schedule, its part of the barrier plan, its meaning in the
+interpreter and its names. In each pipeline the producer goes acquire -> fill -> commit, and each reader wait
+-> read -> release:
 
 | fill     | full barrier                                                                      |
 |----------|-----------------------------------------------------------------------------------|
 | bulk     | one arrival that announces the bytes; the copy engine completes them               |
 | peers    | one arrival that announces the bytes; the stores of the other CTAs complete them   |
-| grid     | none: the reader looks at the words themselves, then its threads meet              |
+| grid     | none: the reader polls the words themselves, then its threads meet                 |
 | cp_async | one arrival a producer thread, made by the hardware when that thread's copies land |
 | threads  | one arrival a thread or warp, after a proxy fence if an async engine reads         |
 | tcgen05  | one arrival, by the commit of the MMAs that wrote the buffer                       |
 | tmem     | one arrival a thread or warp, after tcgen05.wait::st and the before-fence          |
 
-A reader that is itself asynchronous lets a slot go only when its operation has finished: wgmma after its wait,
-tcgen05 through a commit, never by an arrive that merely follows the issue.
+An asynchronous reader releases a slot only when its operation has finished: wgmma after its wait, tcgen05
+through a commit; an arrival right after the issue would be too early.
 
 `Multicast` and `Pair` wrap a kind where the CTAs of a cluster share its slots.
 """
@@ -22,13 +23,13 @@ tcgen05 through a commit, never by an arrive that merely follows the issue.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from enum import Enum
 from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..dtypes import DTYPES
 from ..errors import DeclarationError
+from .actions import Action, Actions
 from .lang import Engine, Pipeline, Reader, Role, Schedule, Space
 
 if TYPE_CHECKING:
@@ -36,122 +37,84 @@ if TYPE_CHECKING:
     from .executor import Executor
 
 Fault = tuple[str, str, str]
-"""What is at fault, what was expected, what came."""
+"""A fault of a schedule: the subject, what was expected, and what came."""
 Excess = tuple[str, str, str, str]
-"""What an architecture or a launch does not have: code, figure, limit and fix."""
+"""A demand that no architecture or launch meets: code, figure, limit and fix."""
 Waits = Generator[Any, None, None]
 
 
-class Action(str, Enum):
-    """One synchronisation action, in the order in which a role performs it: its macro, and its name in words."""
-
-    words: str
-
-    def __new__(cls, macro: str, words: str) -> Action:
-        found = str.__new__(cls, macro)
-        found._value_, found.words = macro, words
-        return found
-
-    WAIT_EMPTY = "wait_empty", "wait empty"
-    EXPECT_TX = "arrive_expect_tx", "arrive + expect bytes"
-    NOINC_ARRIVE_FULL = "cp_async_arrive_noinc", "hardware arrives per thread"
-    ARRIVE_FULL = "arrive_full", "arrive full"
-    COMMIT_FULL = "commit_full", "commit -> full"
-    WAIT_FULL = "wait_full", "wait full"
-    WAIT_WORDS = "wait_words", "look for words, leave zeros, meet"
-    ARRIVE_EMPTY = "arrive_empty", "arrive empty"
-    COMMIT_EMPTY = "commit_empty", "commit -> empty"
-    ARRIVE_EMPTY_CLUSTER = "arrive_empty_cluster", "arrive empty in every CTA"
-    COMMIT_EMPTY_CLUSTER = "commit_empty_cluster", "commit -> empty in every CTA"
-    EXPECT_TX_WARP = "arrive_expect_tx_warp", "arrive + expect a part of the bytes of other CTAs"
-    EXPECT_TX_PAIR = "arrive_expect_tx_pair", "the first CTA arrives + expects the bytes of both"
-    ARRIVE_FULL_PAIR = "arrive_full_pair", "arrive full in the first CTA"
-    COMMIT_FULL_PAIR = "commit_full_pair", "commit -> full in both CTAs"
-    COMMIT_EMPTY_PAIR = "commit_empty_pair", "commit -> empty in both CTAs"
-    ARRIVE_EMPTY_PAIR = "arrive_empty_pair", "arrive empty in the first CTA"
-    FENCE_PROXY = "fence_proxy_async", "fence.proxy.async"
-    FENCE_BEFORE = "tcgen05_fence_before", "fence before"
-    FENCE_AFTER = "tcgen05_fence_after", "fence after"
-    WAIT_TMEM_LOAD = "tmem_wait_load", "wait::ld"
-    WAIT_TMEM_STORE = "tmem_wait_store", "wait::st"
-    WAIT_WGMMA = "wgmma_wait", "wgmma wait"
-    ELECT = "one_lane_a_warp", "one lane a warp"
-
-
-Actions = tuple[Action, ...]
-
-
 def arrivals(role: Role, per: str) -> int:
-    """Arrivals of a phase: every replica of a role works on every slot, the warps that only lend registers on none."""
+    """Arrivals of a role in a phase: of every replica, but not of warps that only donate registers."""
     warps = role.replicas * (role.active or role.warps)
     return {"thread": 32 * warps, "warp": warps, "role": role.replicas}[per]
 
 
 class Transfer:
-    """How the slots of one pipeline are filled, of the kind that this class is; as a reader's kind, how they are read."""
+    """How slots are filled, as the kind of a pipeline's fill, or read, as the kind of a reader."""
 
     engine: ClassVar[Engine]
     ASYNC_PROXY = False
-    """Whether it reaches shared memory through the asynchronous proxy."""
+    """Whether it accesses shared memory through the asynchronous proxy."""
     TENSOR = False
-    """Whether it reads or writes by tcgen05, whose accesses by other threads are ordered by fences."""
+    """Whether it is tcgen05, whose accesses are ordered with those of other threads only by its fences."""
     PRODUCTS = False
-    """Whether it is of tensor-core products, which go on after their issue."""
+    """Whether it is tensor-core products, which run on after their issue."""
     COMMITS = False
-    """Whether a commit tells by itself when all products issued before it are done, with one arrival."""
+    """Whether a commit arrives by itself, once, when all products issued before it have finished."""
     LETS_GO: ClassVar[Actions] = ()
-    """What a reader of this kind does before it arrives to give a slot back."""
+    """What a reader of this kind does before the arrival that gives a slot back."""
     LAST_READ: ClassVar[Actions] = ()
-    """What one does after its reads where nothing is given back."""
+    """What a reader does after its reads where nothing is given back."""
     COPIES = False
     """Whether it copies from global memory ahead of use, in pieces of 16 bytes."""
     ANNOUNCES = False
     """Whether the producer announces how many bytes it copies."""
     WORDS = False
-    """Whether what is sent lies in an operand, as words that are not zero."""
+    """Whether data travel through an operand, as words that are not zero."""
     GIVEN_BACK = True
     """Whether readers give slots back, through an empty barrier or another pipeline."""
     EARLY = False
-    """Whether other CTAs may fill a slot before this one is ready."""
+    """Whether other CTAs may fill a slot before this one has acquired it."""
     USED_AT: ClassVar[tuple[str, ...]] = ("acquire",)
-    """The operations at which a use is counted."""
+    """The operations at which the cost model counts a use."""
     ACROSS = "within the role"
-    """Where it goes on if its producer is its reader."""
+    """How a drawing calls a pipeline whose producer is its reader."""
     MULTICAST_BY: ClassVar[str | None] = None
-    """Who arrives where it fills multicast slots; None: it cannot."""
+    """Who arrives when it fills multicast slots; None: it cannot."""
     PAIRED_WITH: ClassVar[Engine | None] = None
-    """The kind of the readers where two CTAs share out products; None: it cannot."""
+    """The engine of the readers when two CTAs compute products together; None: it cannot."""
 
     def __init__(self, pipe: Pipeline) -> None:
         self.pipe = pipe
 
     def kind(self, reader: Reader) -> type[Transfer]:
-        """How a reader reads."""
+        """The kind of a reader."""
         return KINDS[reader.engine]
 
-    # ------------------------------------------------------------------ what it asks for
+    # ------------------------------------------------------------------ requirements
 
     def faults(self, schedule: Schedule) -> Iterator[Fault]:
-        """What of a schedule does not fit it."""
+        """What in a schedule does not fit this kind."""
         return iter(())
 
     def exceeds(self, schedule: Schedule) -> Iterator[Excess]:
-        """What it needs and no launch of the schedule has."""
+        """What this kind needs and no launch of the schedule has."""
         return iter(())
 
     def operations(self) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-        """The operations of the pipeline, with their roles, that bodies have to say, and those that they may say."""
+        """The (operation, role) pairs that bodies must say, and those that they may say."""
         wanted = {(kind, self.pipe.producer) for kind in ("acquire", "commit")} | self._by_readers("wait")
-        # Of a slot that is filled once, a release waits for loads from tensor memory.
+        # A slot that is filled once need not be released; if it is, the release waits for loads from tensor
+        # memory.
         releases = self._by_readers("release")
         wanted |= releases if self.pipe.rounds == "loop" else set()
         drain = {("drain", self.pipe.producer)}
         return wanted | (drain if self._outlives() else set()), wanted | releases | drain
 
     def _outlives(self) -> bool:
-        """Whether a reader's arrival may come after all of its threads have ended.
+        """Whether a reader's arrival may come after all threads of its CTA have ended.
 
-        A commit arrives by itself, in other CTAs too: their shared memory must still be there.
+        A commit arrives by itself, in other CTAs too, whose shared memory must still exist.
         """
         shared = self.pipe.multicast or self.pipe.pair
         return self.pipe.rounds == "loop" and shared and any(self.kind(r).COMMITS for r in self.pipe.readers)
@@ -162,20 +125,20 @@ class Transfer:
     # ------------------------------------------------------------------ the barrier plan
 
     def slot_bytes(self, schedule: Schedule) -> int:
-        """Bytes of a slot."""
+        """Size of a slot in bytes."""
         return sum(schedule.buffer(name).stage_bytes for name in self.pipe.buffers)
 
     def commit(self, schedule: Schedule) -> tuple[Actions, int]:
-        """What the producer does when it has filled a slot, and the arrivals at its full barrier; none: it has none."""
+        """What the producer does after filling a slot, and the full barrier's arrivals (0: there is none)."""
         raise NotImplementedError
 
     def announced(self, schedule: Schedule) -> int:
-        """Bytes that a phase of the full barrier waits for beside its arrivals."""
+        """Bytes for which a phase of the full barrier waits, in addition to its arrivals."""
         return 0
 
     def acquire(self) -> Actions:
         """What the producer does before it fills a slot that readers have given back."""
-        # The slot was last read through tcgen05 by other threads: order their reads before our writes.
+        # Other threads read the slot last, through tcgen05: order their reads before our writes.
         return (Action.WAIT_EMPTY, *[Action.FENCE_AFTER] * self.TENSOR)
 
     def wait(self, reader: Reader) -> Actions:
@@ -190,8 +153,8 @@ class Transfer:
         return (*by.LETS_GO, *[Action.ELECT] * (reader.arrive == "warp"), Action.ARRIVE_EMPTY)
 
     def last_read(self, reader: Reader) -> Actions:
-        """What a reader does where it gives no slot back: what was read has arrived all the same."""
-        # Where a commit of another pipeline gives the slot back, that one waits for accumulators, which it follows.
+        """What a reader does after its reads where it gives no slot back: its loads must still complete."""
+        # Where a commit of another pipeline gives back an accumulator, that commit waits for the loads.
         by_itself = self.pipe.rounds == "once" or not self.pipe.accumulates
         return self.kind(reader).LAST_READ if by_itself else ()
 
@@ -203,11 +166,11 @@ class Transfer:
         )
 
     def _returns(self, schedule: Schedule) -> bool:
-        """Whether a commit also gives back tensor memory that the same threads have read and rescaled."""
+        """Whether a commit also gives back tensor memory, which the same threads have read or rescaled."""
         return any(other.returned_by == self.pipe.name for other in schedule.pipelines)
 
     def _arrives(self, schedule: Schedule, *before: Action) -> tuple[Actions, int]:
-        """An arrival of the producer's threads after other actions."""
+        """The actions `before`, then an arrival of the producer's threads; and how many arrivals that is."""
         elect = [Action.ELECT] * (self.pipe.fill_arrive == "warp")
         count = arrivals(schedule.role(self.pipe.producer), self.pipe.fill_arrive)
         return (*before, *elect, Action.ARRIVE_FULL), count
@@ -215,19 +178,19 @@ class Transfer:
     # ------------------------------------------------------------------ the meaning in the interpreter
 
     def counted_in(self, at: Executor, by: type[Transfer]) -> list[Cta]:
-        """The CTAs in which an operation by a kind counts."""
+        """The CTAs in which an operation by an engine of kind `by` counts."""
         return [at.cta]
 
     def freed_in(self, at: Executor) -> list[Cta]:
-        """The CTAs whose readers have to give a slot back before it is filled again."""
+        """The CTAs whose readers must give a slot back before it is filled again."""
         return [at.cta]
 
     def cleared_in(self, at: Executor) -> list[Cta]:
-        """The CTAs in which a slot holds nothing any more when the producer has it."""
+        """The CTAs in which a slot's contents are gone once the producer has acquired it."""
         return [at.cta]
 
     def filled_in(self, at: Executor) -> list[Cta]:
-        """The CTAs that have to fill their slots before a reader has its own."""
+        """The CTAs that must fill their slots before a reader of this CTA may go on."""
         return [at.cta]
 
     def acquired(self, at: Executor, use: int, announced: Any) -> Waits:
@@ -247,7 +210,7 @@ class Transfer:
             ring.announced[use] = self.slot_bytes(at.schedule) if announced is None else announced
 
     def drained(self, at: Executor, use: int) -> Waits:
-        """Wait until readers have given back what use `use` would take."""
+        """Wait until readers have given back the slot that use `use` would take."""
         pipe = self.pipe
         readers, rings = at.readers(pipe), [cta.rings[pipe.name] for cta in self.freed_in(at)]
         yield at.until(
@@ -256,10 +219,10 @@ class Transfer:
         )
 
     def committed(self, at: Executor, use: int) -> None:
-        """Hold what a producer has filled to what it has said."""
+        """Check what the producer has filled against what it has announced."""
 
     def waited(self, at: Executor, use: int, of: Any, by: type[Transfer]) -> Waits:
-        """Wait for a filled slot; `of` numbers the CTA whose words are asked for."""
+        """Wait for a full slot; `of` is the number of the CTA whose words are awaited."""
         name = self.pipe.name
         for cta in self.counted_in(at, by):
             cta.rings[name].waited[at.key] += 1
@@ -293,17 +256,18 @@ class Bulk(Transfer):
         return self.slot_bytes(schedule)
 
     def committed(self, at: Executor, use: int) -> None:
-        """A bulk fill copies what it announces."""
+        """Check that a bulk fill has copied as many bytes as it has announced."""
         ring = at.cta.rings[self.pipe.name]
         if ring.announced.get(use, 0) != ring.received[use]:
             at.fail(
-                f"copies {ring.received[use]} bytes into use {use} of {self.pipe.name}, which announces {ring.announced[use]}",
+                f"copies {ring.received[use]} bytes into use {use} of {self.pipe.name}, "
+                f"which announces {ring.announced[use]}",
                 "copy what is announced: a barrier waits for just so many bytes",
             )
 
 
 class CpAsync(Transfer):
-    """Copies of 16 bytes by the producer's threads."""
+    """16-byte copies by the producer's threads."""
 
     engine = Engine.CP_ASYNC
     COPIES = True
@@ -312,14 +276,14 @@ class CpAsync(Transfer):
         return (Action.NOINC_ARRIVE_FULL,), arrivals(schedule.role(self.pipe.producer), "thread")
 
     def wait(self, reader: Reader) -> Actions:
-        # cp.async writes through the generic proxy and its arrival is made by hardware, so the writer has no
-        # point at which to fence; the reader fences after it has observed the barrier.
+        # cp.async writes through the generic proxy, and the hardware arrives, so the writer has no point at
+        # which it could fence: the reader fences after its wait.
         first, *rest = super().wait(reader)
         return (first, *[Action.FENCE_PROXY] * self.kind(reader).ASYNC_PROXY, *rest)
 
 
 class Threads(Transfer):
-    """Loads and stores of a role's threads."""
+    """Ordinary loads and stores of a role's threads."""
 
     engine = Engine.THREADS
     MULTICAST_BY, PAIRED_WITH = "warp", Engine.TCGEN05
@@ -389,7 +353,8 @@ class Peers(Transfer):
         if self.pipe.rounds == "loop" and self.pipe.stages < 2:
             yield (
                 "PEER_STAGES", f"{name} has {self.pipe.stages} slot",
-                "at least 2: a peer may send the next use while this CTA still reads", "give the pipeline two stages",
+                "at least 2: a peer may send the next use while this CTA still reads",
+                "give the pipeline two stages",
             )  # fmt: skip
 
     def operations(self) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
@@ -407,7 +372,7 @@ class Peers(Transfer):
 
 
 class Grid(Transfer):
-    """Stores by the same role of other CTAs of the grid, as words of an operand."""
+    """Stores by the same role of other CTAs of the grid, through words of an operand."""
 
     engine = Engine.GRID
     WORDS = True
@@ -423,8 +388,10 @@ class Grid(Transfer):
         ):
             yield (
                 f"pipeline {pipe.name}",
-                "one buffer, filled once through an operand and read by its producer's threads, who meet at a barrier of theirs",
-                f"{', '.join(pipe.buffers)}, rounds {pipe.rounds!r}, through {pipe.through!r}, meets {pipe.meets!r}",
+                "one buffer, filled once through an operand and read by its producer's threads, "
+                "who meet at a barrier of theirs",
+                f"{', '.join(pipe.buffers)}, rounds {pipe.rounds!r}, "
+                f"through {pipe.through!r}, meets {pipe.meets!r}",
             )
 
     def exceeds(self, schedule: Schedule) -> Iterator[Excess]:
@@ -437,8 +404,8 @@ class Grid(Transfer):
         for buffer in map(schedule.buffer, self.pipe.buffers[:1]):
             if buffer.stage_elements % 4 or DTYPES[buffer.dtype].bytes != 4:
                 yield (
-                    "GRID_WORDS", f"{name} carries {buffer.stage_elements} of {buffer.dtype}", "32-bit words in fours",
-                    "pad the buffer, or pack its values into words",
+                    "GRID_WORDS", f"{name} carries {buffer.stage_elements} of {buffer.dtype}",
+                    "32-bit words in fours", "pad the buffer, or pack its values into words",
                 )  # fmt: skip
 
     def operations(self) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
@@ -462,16 +429,17 @@ class Grid(Transfer):
 
 
 class Multicast(Transfer):
-    """Wraps a kind where every CTA of the cluster fills the slots of all.
+    """Wraps a kind where every CTA of the cluster fills the slots of all CTAs.
 
-    The empty barrier of each CTA counts the readers of all of them, and every reader arrives at all of those barriers.
-    Threads that write a share of each slot announce, as they arrive, the bytes that the other CTAs send of theirs.
+    The empty barrier of each CTA counts the readers of all CTAs, and every reader arrives at all those
+    barriers. Where the threads of each CTA write a share of a slot, they announce as they arrive the bytes of
+    the other CTAs' shares.
     """
 
     EARLY = True
     INSTEAD: ClassVar[Mapping[Action, Action | None]] = {
         Action.ARRIVE_FULL: Action.EXPECT_TX_WARP,
-        # What threads share they have fenced to send it.
+        # The threads have fenced before they sent their share.
         Action.FENCE_PROXY: None,
         Action.ARRIVE_EMPTY: Action.ARRIVE_EMPTY_CLUSTER,
         Action.COMMIT_EMPTY: Action.COMMIT_EMPTY_CLUSTER,
@@ -479,13 +447,14 @@ class Multicast(Transfer):
 
     def faults(self, schedule: Schedule) -> Iterator[Fault]:
         yield from super().faults(schedule)
-        # A warp that arrives announces what the other CTAs send in its place.
         alone = schedule.cluster_ctas == 1 or not schedule.group
         if self.pipe.fill_arrive != self.MULTICAST_BY or alone:
             yield (
                 f"pipeline {self.pipe.name}",
-                "multicast with bulk copies, or by threads of which a warp arrives, in a cluster whose grid axes are the group",
-                f"fill {self.engine.value} by {self.pipe.fill_arrive}, cluster {schedule.cluster}, group {schedule.group}",
+                "multicast with bulk copies, or by threads of which a warp arrives, "
+                "in a cluster whose grid axes are the group",
+                f"fill {self.engine.value} by {self.pipe.fill_arrive}, cluster {schedule.cluster}, "
+                f"group {schedule.group}",
             )
 
     def commit(self, schedule: Schedule) -> tuple[Actions, int]:
@@ -510,7 +479,7 @@ class Multicast(Transfer):
         return at.members
 
     def committed(self, at: Executor, use: int) -> None:
-        """What a CTA announces, those of the cluster fill together."""
+        """Nothing to check: the CTAs of the cluster fill together what each announces."""
 
     def waited(self, at: Executor, use: int, of: Any, by: type[Transfer]) -> Waits:
         ring = at.cta.rings[self.pipe.name]
@@ -518,10 +487,10 @@ class Multicast(Transfer):
 
 
 class Pair(Transfer):
-    """Wraps a kind where two CTAs share out products.
+    """Wraps a kind where two CTAs compute products together.
 
-    The full barrier of the first announces the bytes of both or counts the threads of both, commits arrive in both, and
-    readers of an accumulator arrive at the first CTA's empty barrier, which counts those of both.
+    The first CTA's full barrier awaits the bytes, or the arrivals, of both CTAs. Commits arrive in both CTAs.
+    Readers of an accumulator arrive at the first CTA's empty barrier, which counts the readers of both.
     """
 
     INSTEAD: ClassVar[Mapping[Action, Action | None]] = {
@@ -557,7 +526,7 @@ class Pair(Transfer):
         return super().given_back(schedule) * (schedule.cluster_ctas if self.COMMITS else 1)
 
     def counted_in(self, at: Executor, by: type[Transfer]) -> list[Cta]:
-        # What the products of a pair fill or read is full, or free, in both CTAs.
+        # Slots that products of two CTAs fill or read are full, or free, in both CTAs.
         return at.members if by.COMMITS else super().counted_in(at, by)
 
     def freed_in(self, at: Executor) -> list[Cta]:
@@ -571,7 +540,7 @@ class Pair(Transfer):
 
 
 def _instead(table: Mapping[Action, Action | None], actions: Actions) -> Actions:
-    return tuple(found for action in actions if (found := table.get(action, action)) is not None)
+    return tuple(new for action in actions if (new := table.get(action, action)) is not None)
 
 
 KINDS: dict[Engine, type[Transfer]] = {
@@ -581,7 +550,7 @@ KINDS: dict[Engine, type[Transfer]] = {
 
 @cache
 def transfer_of(pipe: Pipeline) -> Transfer:
-    """How a pipeline's slots are filled, wrapped where CTAs share them."""
+    """The transfer that fills a pipeline's slots, wrapped where CTAs share them."""
     kind = KINDS[pipe.fill]
     wrappers = [*[Multicast] * pipe.multicast, *[Pair] * pipe.pair]
     return type(kind.__name__, (*wrappers, kind), {})(pipe) if wrappers else kind(pipe)

@@ -1,7 +1,7 @@
-"""What a text makes of its schedule: everything that is declared is used, by those who may, and nothing else is.
+"""Checks of a text against its schedule: all that is declared is used, by those who may, and nothing else is.
 
-A declaration that no body touches is a kernel that does something else than it says: shared memory that nobody reads, a
-barrier at which nobody meets, an output that keeps what it held. `check_uses` refuses it before anything is printed or run.
+A declaration that no body uses is a mistake: shared memory that nobody reads, a barrier where nobody meets,
+an output that is never written. `check_uses` refuses it before anything is printed or run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..dtypes import DTYPES
 from ..errors import DeclarationError, did_you_mean
-from ..expr import names_in
+from ..expr import names_in, names_in_all
 from . import places
 from . import text as t
 from .lang import Buffer, Engine, Pipeline, Schedule, Space
@@ -21,7 +21,8 @@ from .transfers import transfer_of
 if TYPE_CHECKING:
     from ..problems.base import OperandSpec
 
-# Where a statement stands: its number in each block around it, outermost first, and which of its branches that is.
+# Where a statement is: from the outermost block inwards, its number in the block and the branch that is
+# taken.
 Place = tuple[tuple[int, str], ...]
 
 
@@ -32,10 +33,10 @@ def check_uses(
     text: t.Text,
     operands: Iterable[OperandSpec],
 ) -> None:
-    """Hold a text to its schedule and its operands.
+    """Check a text against its schedule and its operands.
 
     Raises:
-        DeclarationError: it names the program, what is declared, the schedule and the fix.
+        DeclarationError: the first fault; it names the program, what is declared, the schedule and the fix.
     """
     _Uses(op, knobs, schedule, text).check(tuple(operands))
 
@@ -49,12 +50,15 @@ class _Uses:
         self._parts.update(text.roles)
         ends = [isinstance(s, t.TearDown) for s in text.end]
         if ends != [True] * bool(schedule.tmem_columns()):
-            self._fail("the end", "tear_down once where there is tensor memory", f"{sum(ends)} of them", "leave the end to TileProgram.text")  # fmt: skip
+            self._fail(
+                "the end", "tear_down once where there is tensor memory", f"{sum(ends)} of them",
+                "leave the end to TileProgram.text",
+            )  # fmt: skip
         self._statements = [(role, s) for role, part in self._parts.items() for s in t.walk(part)]
         self._values = {id(s): t.values(s) for _, s in self._statements}
 
     def _fail(self, what: str, expected: str, got: str, fix: str, by: t.Statement | None = None) -> NoReturn:
-        """Refuse it, at the line of the statement that does it."""
+        """Raise the refusal, at the line of statement `by`."""
         place = vars(by).get("place") if by is not None else None
         where = places.spelled(place) if place else ""
         raise DeclarationError(f"{self._who}, {what}", expected=expected, got=got, fix=fix, where=where)
@@ -62,7 +66,10 @@ class _Uses:
     def check(self, operands: tuple[OperandSpec, ...]) -> None:
         for role, part in self._text.roles.items():
             if not part:
-                self._fail(f"role {role}", "a body that says something", "an empty one", "write its body, or remove the role")  # fmt: skip
+                self._fail(
+                    f"role {role}", "a body that says something", "an empty one",
+                    "write its body, or remove the role",
+                )  # fmt: skip
         self._apart(operands)
         self._visible(operands)
         self._buffers()
@@ -84,22 +91,20 @@ class _Uses:
                 alias(buffer, self._schedule.buffer(buffer.alias))
 
     def _apart(self, operands: tuple[OperandSpec, ...]) -> None:
-        """No buffer has the name of an operand or of one of its sizes: a kernel has all of them side by side."""
-        given = {spec.name: "an operand" for spec in operands}
+        """No buffer has the name of an operand or of a size of one: a kernel has all of them in one scope."""
+        taken = {spec.name: "an operand" for spec in operands}
         for spec in operands:
-            for extent in spec.shape:
-                given |= {
-                    name: f"a size of {spec.name}" for name in names_in(str(extent)) if name not in given
-                }
+            for name in names_in_all(map(str, spec.shape)):
+                taken.setdefault(name, f"a size of {spec.name}")
         for buffer in self._schedule.buffers:
-            if buffer.name in given:
+            if buffer.name in taken:
                 self._fail(
-                    f"buffer {buffer.name}", "a name of its own", f"the name of {given[buffer.name]}",
+                    f"buffer {buffer.name}", "a name of its own", f"the name of {taken[buffer.name]}",
                     f"call it {buffer.name}_s, or whatever else it holds",
                 )  # fmt: skip
 
     def _visible(self, operands: tuple[OperandSpec, ...]) -> None:
-        """Every name of a value is one of the call, or was declared before in a block that holds its use."""
+        """Every name belongs to the call, or was declared earlier in a block that contains its use."""
         known = {"lane", "worker", "replica", "warp", *self._schedule.axes}
         for spec in operands:
             known |= {spec.name}.union(*(names_in(str(e)) for e in (*spec.shape, *(spec.layout or ()))))
@@ -108,23 +113,24 @@ class _Uses:
             self._names_of_block(role, known)
 
     def _names_of_block(self, block: Iterable[t.Statement], around: set[str]) -> set[str]:
-        """The names after a block, in which no other one is used."""
+        """The names that are known after a block; the block may use no other ones."""
         known = set(around)
         for s in block:
             used = t.names_of(self._values[id(s)]).union(s.marked(t.Mark.ASSIGNS))
             if missing := sorted(used - known):
                 self._fail(
-                    f"value {missing[0]}", "a name that is declared before it is used, in the same block or one around it",
+                    f"value {missing[0]}",
+                    "a name that is declared before it is used, in the same block or one around it",
                     "none here", f"declare it before the branch or the loop, as `{missing[0]}: Int32 = 0`", s,
                 )  # fmt: skip
             for inner in s.blocks.values():
-                found = self._names_of_block(inner, known.union(s.marked(t.Mark.INSIDE)))
-                known = known if s.APART else found
+                inside = self._names_of_block(inner, known.union(s.marked(t.Mark.INSIDE)))
+                known = known if s.APART else inside
             known.update(s.marked(t.Mark.DECLARES))
         return known
 
     def _buffers(self) -> None:
-        """Every buffer is touched, registers only by the role that holds them."""
+        """Every buffer is used, and registers are used only by the role that holds them."""
         touched: dict[str, dict[str | None, t.Statement]] = {}
         for role, s in self._statements:
             for name in s.touches():
@@ -133,29 +139,36 @@ class _Uses:
             what = f"buffer {buffer.name}"
             by = touched.get(buffer.name)
             if by is None:
-                self._fail(what, "a body that reads or writes it", "none", "touch it in a body, or remove it from the schedule")  # fmt: skip
+                self._fail(
+                    what, "a body that reads or writes it", "none",
+                    "touch it in a body, or remove it from the schedule",
+                )  # fmt: skip
             others = [role for role in by if role != buffer.role]
             if buffer.space is Space.REGISTER and others:
                 self._fail(
                     what, f"use by {buffer.role}, whose registers it is", f"use by {_names(others)}",
-                    "declare a buffer for that role, or hand the values over through shared memory", by[others[0]],
+                    "declare a buffer for that role, or hand the values over through shared memory",
+                    by[others[0]],
                 )  # fmt: skip
 
     def _barriers(self) -> None:
-        """Every role of a named barrier comes to it, and no other."""
+        """Every role of a named barrier meets there, and no other role does."""
         for name, members in self._schedule.named_barriers.items():
             comes = {role: s for role, s in reversed(self._statements) if s.meets() == name}
-            for role in (*(m for m in members if m not in comes), *(r for r in comes if r not in members)):
-                declared = role in members
+            expected = f"{', '.join(members)} to meet there"
+            if absent := [role for role in members if role not in comes]:
                 self._fail(
-                    f"named barrier {name}", f"{', '.join(members)} to meet there",
-                    f"{role or 'the start'}, which {'never comes' if declared else 'is not declared'}",
-                    f"let {role} meet there, or take it out of the barrier" if declared else "declare the role at the barrier",
-                    comes.get(role),
+                    f"named barrier {name}", expected, f"{absent[0]}, which never comes",
+                    f"let {absent[0]} meet there, or take it out of the barrier",
+                )  # fmt: skip
+            if others := [role for role in comes if role not in members]:
+                self._fail(
+                    f"named barrier {name}", expected, f"{others[0] or 'the start'}, which is not declared",
+                    "declare the role at the barrier", comes[others[0]],
                 )  # fmt: skip
 
     def _products(self) -> None:
-        """Every tensor-core operation is issued, by its role."""
+        """Every tensor-core operation is issued, and only by its role."""
         issued: dict[str, dict[str | None, t.Statement]] = {}
         for role, s in self._statements:
             for product in s.issues():
@@ -170,30 +183,26 @@ class _Uses:
                 )  # fmt: skip
 
     def _asked(self) -> None:
-        """CTAs are asked for in a grid of one axis without clusters, into slots of 16 bytes that count bytes."""
+        """ask_next needs a grid of one axis without clusters, and 16-byte slots that count bytes."""
         for _, s in self._statements:
             if not isinstance(s, t.AskNext):
                 continue
             pipe, answer = s.slot.pipeline, self._schedule.buffer(s.target.buffer)
             if len(self._schedule.grid) != 1 or self._schedule.cluster_ctas != 1 or self._schedule.group:
                 self._fail(
-                    "ask_next",
-                    "a grid of one axis, without clusters or groups",
+                    "ask_next", "a grid of one axis, without clusters or groups",
                     f"{self._schedule.grid}, clusters of {self._schedule.cluster_ctas}",
-                    "deal out the work of one axis",
-                    s,
-                )
+                    "deal out the work of one axis", s,
+                )  # fmt: skip
             if pipe.fill is not Engine.BULK or answer.stage_bytes != 16 or answer.name not in pipe.buffers:
                 self._fail(
-                    "ask_next",
-                    "a slot of 16 bytes of a pipeline with fill=Engine.BULK",
+                    "ask_next", "a slot of 16 bytes of a pipeline with fill=Engine.BULK",
                     f"{pipe.name} filled by {pipe.fill.value}, {answer.stage_bytes} bytes of {answer.name}",
-                    "declare the pipeline so",
-                    s,
-                )
+                    "declare the pipeline so", s,
+                )  # fmt: skip
 
     def _columns(self) -> None:
-        """Copies into tensor memory are of whole buffers that are laid out for it, by a role that issues products."""
+        """copy_columns copies whole buffers of the right layout, in a role that issues products."""
         for role, s in self._statements:
             if not isinstance(s, t.CopyColumns):
                 continue
@@ -202,19 +211,14 @@ class _Uses:
             swizzle, rows, fits = (
                 (0, 32, source.shape == (32, 16)) if factors else (128, 128, DTYPES[source.dtype].bytes == 2)
             )
-            if (source.space, source.swizzle, target.space) != (
-                Space.SHARED,
-                swizzle,
-                Space.TENSOR,
-            ) or s.source.rows not in (None, rows):
-                got = f"{source.name} in {source.space.value} memory, swizzle {source.swizzle}, to {target.name} in {target.space.value} memory"
+            spaces = (source.space, source.swizzle, target.space)
+            if spaces != (Space.SHARED, swizzle, Space.TENSOR) or s.source.rows not in (None, rows):
                 self._fail(
-                    "copy_columns",
-                    f"rows of shared memory with swizzle {swizzle}, and tensor memory",
-                    got,
-                    "declare the buffers so",
-                    s,
-                )
+                    "copy_columns", f"rows of shared memory with swizzle {swizzle}, and tensor memory",
+                    f"{source.name} in {source.space.value} memory, swizzle {source.swizzle}, "
+                    f"to {target.name} in {target.space.value} memory",
+                    "declare the buffers so", s,
+                )  # fmt: skip
             if (
                 not fits
                 or source.shape[0] != rows
@@ -222,25 +226,19 @@ class _Uses:
                 or source.dtype != target.dtype
                 or target.unpacked
             ):
-                got = f"{source.shape} {source.dtype} to {target.shape} {target.dtype}"
                 self._fail(
-                    "copy_columns",
-                    "128 rows of as many 16-bit elements, packed, or 32 rows of 16 factors",
-                    got,
-                    "make the buffers alike",
-                    s,
-                )
+                    "copy_columns", "128 rows of as many 16-bit elements, packed, or 32 rows of 16 factors",
+                    f"{source.shape} {source.dtype} to {target.shape} {target.dtype}",
+                    "make the buffers alike", s,
+                )  # fmt: skip
             if role not in {mma.role for mma in self._schedule.mmas if mma.unit == "tcgen05"}:
                 self._fail(
-                    "copy_columns",
-                    "a role that issues products of tcgen05",
-                    str(role),
-                    "let that role copy",
-                    s,
-                )
+                    "copy_columns", "a role that issues products of tcgen05", str(role),
+                    "let that role copy", s,
+                )  # fmt: skip
 
     def _pipeline_ops(self, pipe: Pipeline) -> None:
-        """Both sides perform every operation that the plan gives them, and nobody else one."""
+        """Both sides perform every operation that the plan gives them, and nobody else performs any."""
         taken = {
             (s.kind, role): s
             for role, s in reversed(self._statements)
@@ -256,11 +254,12 @@ class _Uses:
             sides = [r for k, r in sorted(may) if k == kind] or ["nobody"]
             self._fail(
                 f"pipeline {pipe.name}", f"{', '.join(sides)} to {kind} it", other or "the start",
-                "say the operation in that role's body, or correct the declaration", taken[kind, other],
+                "say the operation in that role's body, or correct the declaration",
+                taken[kind, other],
             )  # fmt: skip
 
     def _counts(self) -> None:
-        """Where CTAs await others, all run at once; what is awaited is counted in before and out behind it."""
+        """CTAs that await others all run at once, and a role that awaits a count also counts in and out."""
         kinds = (t.CountIn, t.AwaitCount, t.CountOut)
         by_role: dict[str | None, list[t.Statement]] = {}
         for role, s in self._statements:
@@ -272,11 +271,12 @@ class _Uses:
                 "say in `resident` when CTAs wait for others: the launch then takes all of them, or none",
                 next(iter(by_role.values()))[0],
             )  # fmt: skip
-        for role, found in by_role.items():
-            if missing := [kind.__name__ for kind in kinds if not any(isinstance(s, kind) for s in found)]:
+        for role, said in by_role.items():
+            if missing := [kind.__name__ for kind in kinds if not any(isinstance(s, kind) for s in said)]:
                 self._fail(
-                    f"counts of {role}", "a CTA counted in, the others awaited, and it counted out", f"no {', '.join(missing)}",
-                    "say count_in, await_count and count_out in the body", found[0],
+                    f"counts of {role}", "a CTA counted in, the others awaited, and it counted out",
+                    f"no {', '.join(missing)}", "say count_in, await_count and count_out in the body",
+                    said[0],
                 )  # fmt: skip
 
     def _copy(
@@ -286,16 +286,20 @@ class _Uses:
         target: t.View,
         operands: Mapping[str, OperandSpec],
     ) -> None:
-        """A copy takes what is declared, and fills its part of a slot with elements of the slot's kind."""
+        """A copy's source is declared, and the copy fills exactly the part of the slot that it names."""
         buffer = self._schedule.buffer(target.buffer)
         maps = {m.name: m for m in self._schedule.maps}
         what = f"copy into {buffer.name}"
         if not isinstance(source, t.Span):
             if source.map not in maps:
-                self._fail(what, "a declared tensor map", source.map, did_you_mean(source.map, [*maps]) if maps else "declare it in the schedule", s)  # fmt: skip
+                fix = did_you_mean(source.map, [*maps]) if maps else "declare it in the schedule"
+                self._fail(what, "a declared tensor map", source.map, fix, s)
             rank = len(maps[source.map].box)
             if isinstance(source, t.Box) and len(source.at) != rank:
-                self._fail(f"{what} by {source.map}", f"{rank} coordinates, outermost first", str(len(source.at)), "name one an axis of the map", s)  # fmt: skip
+                self._fail(
+                    f"{what} by {source.map}", f"{rank} coordinates, outermost first", str(len(source.at)),
+                    "name one an axis of the map", s,
+                )  # fmt: skip
             return
         tensors = {name: spec for name, spec in operands.items() if spec.kind != "scalar"}
         what = f"span of {source.operand} {what}"
@@ -306,31 +310,51 @@ class _Uses:
         if source.dtype not in DTYPES:
             self._fail(what, "a dtype", source.dtype, did_you_mean(source.dtype, [*DTYPES]), s)
         if source.dtype != spec.dtype and spec.dtype != "uint8":
-            self._fail(what, f"the operand's dtype, {spec.dtype}", source.dtype, "only bytes (uint8) are seen as another dtype: correct the span", s)  # fmt: skip
+            self._fail(
+                what, f"the operand's dtype, {spec.dtype}", source.dtype,
+                "only bytes (uint8) are seen as another dtype: correct the span", s,
+            )  # fmt: skip
         if source.dtype != buffer.dtype:
-            self._fail(what, f"the buffer's dtype, {buffer.dtype}", source.dtype, "declare the buffer so, or correct the span", s)  # fmt: skip
+            self._fail(
+                what, f"the buffer's dtype, {buffer.dtype}", source.dtype,
+                "declare the buffer so, or correct the span", s,
+            )  # fmt: skip
         inner = [extent for extent in spec.shape[1:] if isinstance(extent, int)]
         rows: set[int] = set()
         if len(inner) == len(spec.shape) - 1:
             size = DTYPES[spec.dtype].bytes
             rows = {math.prod(inner[i:]) * size // DTYPES[source.dtype].bytes for i in range(len(inner))}
         if rows and source.pitch not in rows:
-            self._fail(what, f"rows of {' or '.join(map(str, sorted(rows)))} elements, as the shape {spec.shape} says", f"a pitch of {source.pitch}", "correct the pitch", s)  # fmt: skip
-        if not 0 <= source.column <= source.column + source.count <= source.pitch:
-            self._fail(what, f"columns within a row of {source.pitch}", f"{source.column} to {source.column + source.count}", "correct column and count, or the pitch", s)  # fmt: skip
+            lengths = " or ".join(map(str, sorted(rows)))
+            self._fail(
+                what, f"rows of {lengths} elements, as the shape {spec.shape} says",
+                f"a pitch of {source.pitch}", "correct the pitch", s,
+            )  # fmt: skip
+        end = source.column + source.count
+        if not 0 <= source.column <= end <= source.pitch:
+            self._fail(
+                what, f"columns within a row of {source.pitch}", f"{source.column} to {end}",
+                "correct column and count, or the pitch", s,
+            )  # fmt: skip
         height, *others = buffer.shape
         filled = (target.rows or height) * (math.prod(others) if target.width is None else target.width)
         if source.count != filled:
-            self._fail(what, f"{filled} elements, as many as are filled", str(source.count), "name a part of the slot by view.part(first, rows), or correct the count", s)  # fmt: skip
+            self._fail(
+                what, f"{filled} elements, as many as are filled", str(source.count),
+                "name a part of the slot by view.part(first, rows), or correct the count", s,
+            )  # fmt: skip
 
     def _operands(self, operands: tuple[OperandSpec, ...]) -> None:
-        """Every tensor map is copied from, every input read and every output written."""
+        """Every tensor map is used by a copy, every input read, and every output written."""
         sources = [source for _, s in self._statements for source, _ in s.loads()]
         copied = {source.map for source in sources if not isinstance(source, t.Span)}
         stored = {box.map for _, s in self._statements for box, _ in s.stores()}
         for tensor_map in self._schedule.maps:
             if tensor_map.name not in copied | stored:
-                self._fail(f"tensor map {tensor_map.name}", "a copy by it", "none", "copy by it in a body, or remove it")  # fmt: skip
+                self._fail(
+                    f"tensor map {tensor_map.name}", "a copy by it", "none",
+                    "copy by it in a body, or remove it",
+                )  # fmt: skip
         read = {m.operand for m in self._schedule.maps if m.name in copied} | {
             source.operand for source in sources if isinstance(source, t.Span)
         }
@@ -351,8 +375,11 @@ class _Uses:
                     "store into it, and mark the leaf's parameter Writes",
                 )  # fmt: skip
             if operand.kind == "in" and operand.name in written:
-                self._fail(f"input {operand.name}", "leaves that only read it", "one that writes it", "declare it as an output", writers.get(operand.name))  # fmt: skip
-            # What starts as zeros may be added to by leaves that only write.
+                self._fail(
+                    f"input {operand.name}", "leaves that only read it", "one that writes it",
+                    "declare it as an output", writers.get(operand.name),
+                )  # fmt: skip
+            # A leaf may only add to a zeroed operand, which is a write.
             if operand.kind != "out" and operand.name not in read and not operand.zeroed:
                 self._fail(
                     f"{kind} {operand.name}", "a body that reads it", "none",
@@ -360,9 +387,9 @@ class _Uses:
                 )  # fmt: skip
 
     def _start(self) -> None:
-        """Barriers stand before they are used; what the kernel before this one wrote is read only behind `depend`."""
+        """Barriers are initialised before their first use, and operands are accessed only after `depend`."""
         stands = sum(isinstance(s, t.BarriersStand) for _, s in self._statements)
-        # A lone role's body is the kernel's, as the start is.
+        # The body of a lone role is executed by every thread, as the start is.
         roles = tuple(self._text.roles.values())
         top = (*self._text.start, *(roles[0] if len(roles) == 1 else ()))
         if self._schedule.pipelines and not (
@@ -376,26 +403,31 @@ class _Uses:
         early = [s for s in t.walk(top[: at[0]] if at else ()) if self._reads_global(s)]
         if early or len(at) > 1:
             self._fail(
-                "the start", "depend once, before the first access to an operand", "an access before it" if early else "several",
+                "the start", "depend once, before the first access to an operand",
+                "an access before it" if early else "several",
                 "move m.depend() to the front", early[0] if early else top[at[1]],
             )  # fmt: skip
         launches = sum(isinstance(s, t.LaunchDependents) for _, s in self._statements)
         waits = [s for s in top if isinstance(s, t.Depend)]
-        behind = top[at[0] :] if waits and not waits[0].launch else ()
-        if launches and not launches == sum(isinstance(s, t.LaunchDependents) for s in behind) == 1:
+        after = top[at[0] :] if waits and not waits[0].launch else ()
+        if launches and not launches == sum(isinstance(s, t.LaunchDependents) for s in after) == 1:
             self._fail(
-                "the start", "launch_dependents once, outside of branches and loops, behind depend(launch=False)",
+                "the start",
+                "launch_dependents once, outside of branches and loops, after depend(launch=False)",
                 f"{launches} of them", "say it where this kernel has asked for what it waits for",
             )  # fmt: skip
 
     def _alias(self, buffer: Buffer, owner: Buffer) -> None:
-        """One of two buffers in one storage is done with when the other comes to life, behind a barrier.
+        """Two buffers share storage only if one is used no more when the use of the other begins.
 
-        What a body means is not known here, so this asks for more than need be: one role touches both, one of them
-        first and the other last, no loop holds both, and the role's threads meet in between. Roles that fill slots of the
-        other one are left out: the role that waits for them has waited for the last.
+        The check does not know what a body means, so it is stricter than necessary: one role uses both
+        buffers, all uses of one come before those of the other, no loop contains both, and the role's threads
+        meet in between. The producer of the owner's slots is exempt: its reader has waited for the last slot.
         """
-        fix = f"meet between the last use of one and the first of the other, or give {buffer.name} storage of its own"
+        fix = (
+            "meet between the last use of one and the first of the other, "
+            f"or give {buffer.name} storage of its own"
+        )
         what = f"buffer {buffer.name} in the storage of {owner.name}"
         uses: list[tuple[str | None, Place, str]] = []
         meets: list[tuple[str | None, Place]] = []
@@ -418,7 +450,7 @@ class _Uses:
             self._fail(what, "no loop around the uses of both", "one that comes back to the first", fix)
         between = [
             place for _, place in meets
-            if last < place < first and (place[:-1] == last[: len(place) - 1] or place[:-1] == first[: len(place) - 1])
+            if last < place < first and place[:-1] in (last[: len(place) - 1], first[: len(place) - 1])
         ]  # fmt: skip
         if not between:
             self._fail(what, "a barrier of the role between their uses", "none", fix)
@@ -426,17 +458,20 @@ class _Uses:
     def _alias_in_tensor(self, buffer: Buffer, owner: Buffer) -> None:
         """Two buffers share columns only if the pipeline of each gives back the slot of the other.
 
-        A role then fills one buffer after all reads of the other have ended: threads have committed after theirs, and
-        tensor cores execute products in the order of their issue. The interpreter checks that bodies keep this order.
+        A role then fills one buffer only after all reads of the other have ended: threads commit after their
+        reads, and tensor cores execute products in the order of issue. The interpreter checks that bodies
+        keep this order.
         """
         one, other = (
             next((pipe for pipe in self._schedule.pipelines if b.name in pipe.buffers), None)
             for b in (buffer, owner)
         )
         if one is None or other is None or (one.returned_by, other.returned_by) != (other.name, one.name):
+            pipes = (one, other)
+            got = [f"{p.name} returned by {p.returned_by}" if p else "no pipeline" for p in pipes]
             self._fail(
-                f"buffer {buffer.name} in the storage of {owner.name}", "pipelines that give each other's slots back",
-                " and ".join(f"{pipe.name} returned by {pipe.returned_by}" if pipe else "no pipeline" for pipe in (one, other)),
+                f"buffer {buffer.name} in the storage of {owner.name}",
+                "pipelines that give each other's slots back", " and ".join(got),
                 f"declare returned_by of both, or give {buffer.name} storage of its own",
             )  # fmt: skip
 
@@ -447,12 +482,12 @@ class _Uses:
         return any(isinstance(v, (t.Global, t.Box, t.Span, t.Rows)) for v in self._values[id(statement)])
 
     def _is_loop(self, role: str | None, place: Place) -> bool:
-        found: Any = None
+        innermost: Any = None
         block: Any = self._parts[role]
         for number, branch in place:
-            found = block[number]
-            block = getattr(found, branch)
-        return found is not None and found.REPEATS
+            innermost = block[number]
+            block = getattr(innermost, branch)
+        return innermost is not None and innermost.REPEATS
 
 
 def _placed(statements: Iterable[t.Statement], around: Place = ()) -> Iterator[tuple[Place, t.Statement]]:
@@ -463,7 +498,7 @@ def _placed(statements: Iterable[t.Statement], around: Place = ()) -> Iterator[t
 
 
 def _shared(a: Place, b: Place) -> Iterator[Place]:
-    """The blocks that hold both."""
+    """The blocks that contain both places."""
     for end in range(1, min(len(a), len(b))):
         if a[:end] == b[:end]:
             yield a[:end]

@@ -1,4 +1,4 @@
-"""What a schedule must say of itself before a body is read: every name is declared, and records fit each other."""
+"""Checks of a schedule before a body is recorded: every name is declared, and the records fit each other."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from .transfers import Fault, transfer_of
 
 
 def validate(op: str, schedule: Schedule) -> None:
-    """Hold the records of a schedule to each other.
+    """Check the records of a schedule against each other.
 
     Raises:
-        DeclarationError: the first fault, by the program and the record.
+        DeclarationError: the first fault, with the program and the record.
     """
     for subject, expected, got in _faults(schedule):
         raise DeclarationError(
-            f"program {op}, {subject}", expected=expected, got=got, fix="correct the declaration in dsl_kernels/programs"
-        )  # fmt: skip
+            f"program {op}, {subject}",
+            expected=expected,
+            got=got,
+            fix="correct the schedule that the program declares",
+        )
 
 
 def _faults(schedule: Schedule) -> Iterator[Fault]:
@@ -81,7 +84,7 @@ def _of_buffer(buffer: Buffer, schedule: Schedule) -> Iterator[Fault]:
 
 
 def _of_pipeline(pipe: Pipeline, schedule: Schedule) -> Iterator[Fault]:
-    """Its sides and its slots."""
+    """Faults of a pipeline's sides and slots."""
     who, roles = f"pipeline {pipe.name}", _roles(schedule)
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     if pipe.producer not in roles:
@@ -119,7 +122,6 @@ def _of_mma(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
     if source is not mma.a_space:
         yield who, f"A in {mma.a_space.value} memory", f"{mma.a} in {source.value} memory"
     if mma.cta_group not in (1, 2) or (mma.cta_group == 2) != schedule.pairs:
-        # The PTX ISA has one for all tcgen05 instructions of a kernel, and ptxas refuses both in one.
         yield (
             who,
             "cta_group 1 or 2, the same for all, as the PTX ISA has one for all tcgen05 of a kernel",
@@ -151,7 +153,7 @@ def _of_mma(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
 
 
 def _of_pair(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
-    """A product of two CTAs: where they have 64 rows each, these take all lanes, half of the columns below the other half."""
+    """A product of two CTAs: 64 rows in each take all 128 lanes, half of the columns below the other half."""
     lanes = {b.name: b.shape for b in schedule.buffers if b.space is Space.TENSOR}
     columns = mma.n // 2 if mma.m == 128 else mma.n
     if mma.m not in (128, 256):
@@ -167,9 +169,9 @@ def _of_pair(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
 
 
 def _of_ws(mma: Mma, acc: Buffer | None) -> Iterator[Fault]:
-    """A product by `.ws`: of one CTA, operands in swizzled panels of shared memory, its result folded.
+    """A product by `.ws`: one CTA, operands in swizzled panels of shared memory, the result's columns folded.
 
-    Of 64 rows A may be in tensor memory, its rows twice, and B of 16-bit elements MN-major.
+    With 64 rows A may be in tensor memory, its rows twice. B may be MN-major if its elements have 16 bits.
     """
     who, columns = f"mma {mma.name}", mma.n * mma.m // 128
     wide = DTYPES[mma.dtype].bytes == 2
@@ -184,21 +186,24 @@ def _of_ws(mma: Mma, acc: Buffer | None) -> Iterator[Fault]:
     ):
         yield (
             who,
-            "ws of tcgen05 in one CTA, of a K-major A in shared memory (64 rows of 16 bits: or in tensor memory) and a B in it (of 16 bits: or MN-major)",
-            f"{mma.unit}, cta_group {mma.cta_group}, A in {mma.a_space.value} memory, {mma.a_major}, {mma.b_major}",
+            "ws of tcgen05 in one CTA, of a K-major A in shared memory "
+            "(64 rows of 16 bits: or in tensor memory) and a B in it (of 16 bits: or MN-major)",
+            f"{mma.unit}, cta_group {mma.cta_group}, A in {mma.a_space.value} memory, "
+            f"{mma.a_major}, {mma.b_major}",
         )
     if mma.m not in (32, 64, 128) or mma.n not in (64, 128, 256):
         yield who, "m of 32, 64 or 128 and n of 64, 128 or 256 where ws=True", f"m={mma.m}, n={mma.n}"
     elif acc is not None and (acc.shape[0] != 128 or acc.shape[1] % columns or acc.dtype != "float32"):
         yield (
             who,
-            f"an acc of 128 lanes by {columns} columns, or by several times as many, of float32 where ws=True",
+            f"an acc of 128 lanes by {columns} columns, or by several times as many, "
+            "of float32 where ws=True",
             f"{acc.name} of {acc.shape} {acc.dtype}",
         )
 
 
 def _of_scales(mma: Mma, acc: Buffer | None, schedule: Schedule) -> Iterator[Fault]:
-    """A product whose blocks of 32 along K have factors in tensor memory."""
+    """A product with a factor in tensor memory for each block of 32 elements along K."""
     who, named = f"mma {mma.name}", {buffer.name: buffer for buffer in schedule.buffers}
     plain = mma.unit == "tcgen05" and mma.cta_group == 1 and mma.a_space is Space.SHARED and not mma.ws
     if not plain or mma.dtype != "float8_e4m3" or (mma.a_major, mma.b_major) != ("k", "k"):
@@ -216,13 +221,9 @@ def _of_scales(mma: Mma, acc: Buffer | None, schedule: Schedule) -> Iterator[Fau
     if acc is not None and acc.dtype != "float32":
         yield who, "sums of float32 where it has scales", acc.dtype
     for name in mma.scales or ():
-        held = named.get(name)
-        if held is None or (held.space, held.shape, held.dtype, held.stages) != (
-            Space.TENSOR,
-            (128, 16),
-            "uint8",
-            1,
-        ):
+        factors = named.get(name)
+        wanted = (Space.TENSOR, (128, 16), "uint8", 1)
+        if factors is None or (factors.space, factors.shape, factors.dtype, factors.stages) != wanted:
             yield who, "scales in unstaged tensor-memory buffers of (128, 16) uint8", name
 
 
@@ -238,7 +239,7 @@ def _of_maps(schedule: Schedule) -> Iterator[Fault]:
 
 
 def _of_barriers(schedule: Schedule) -> Iterator[Fault]:
-    """Turns and named barriers."""
+    """Faults of turns and named barriers."""
     roles = _roles(schedule)
     for turn in schedule.turns:
         if not set(turn.roles) <= roles:

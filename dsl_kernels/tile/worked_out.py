@@ -1,4 +1,4 @@
-"""The expressions of a leaf's text as functions of Python, one for each: threads work out hundreds at every call of a leaf."""
+"""Compiles the expressions of a leaf's text to Python functions; a call of a leaf evaluates hundreds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ else:
 
 Meaning = Callable[[Any], Any]
 WORDS = ("int32", "uint32")
-# Operators whose lowest 32 bits follow from the lowest 32 bits of what they are of, with the bits that a result may have.
+# Operators whose low 32 bits depend only on the low 32 bits of their operands, and from the widths of the
+# operands the width that a result may have.
 LOW_BITS: dict[str, Callable[[int, int], int]] = {
     "+": lambda a, b: max(a, b) + 1,
     "-": lambda a, b: max(a, b) + 1,
@@ -27,13 +28,13 @@ LOW_BITS: dict[str, Callable[[int, int], int]] = {
     "|": max,
     "^": max,
 }
-# A tensor's numbers have 64; one is left for the sign.
+# The widest result that an int64 tensor holds safely, its sign included.
 MOST_BITS = 62
 INLINE = frozenset(EVALUATE) - {"min", "max", "ceildiv", "//", "%"}
 
 
 def _int32(result: Any) -> Any:
-    """In the range of int32; a condition stays one."""
+    """Bring a result into the range of int32; conditions stay as they are."""
     return result if getattr(result, "dtype", None) is torch.bool else signed(result)
 
 
@@ -46,17 +47,17 @@ def _bfloat16(result: Any) -> Any:
 
 
 class Spelling:
-    """The text of functions, and what the text has names for.
+    """Spells expressions as Python source, and keeps the objects that the source refers to.
 
     Args:
-        memory: how threads read an element of an array, or come to its place.
+        memory: gives the function that reads an element of an array, or a group of them, for all threads.
     """
 
     def __init__(self, memory: Callable[[Expr], Meaning]) -> None:
         self._memory, self._held = memory, list[Any]()
 
     def function(self, text: str) -> Meaning:
-        """The function of the threads `at` that gives what a text says."""
+        """The function of the threads `at` that evaluates the source `text`."""
         made: Meaning = _factory(text, len(self._held))(*self._held)
         return made
 
@@ -65,7 +66,7 @@ class Spelling:
         return f"c{len(self._held) - 1}"
 
     def spell(self, value: Any) -> str:
-        """How threads work out a value, as an operand."""
+        """The source of a value, as an operand, in the range of its dtype."""
         if isinstance(value, Array):
             return f"at.scope[{value.name!r}]"
         if not isinstance(value, Expr):
@@ -76,25 +77,22 @@ class Spelling:
         if value.op in ("element", "group"):
             return f"{self._hold(self._memory(value))}(at)"
         if value.op == "apply":
-            function, *given = value.args
-            arguments = ["at"] * function.joint + [
-                self.spell(a) for a in given if not isinstance(a, Function)
-            ]
-            return f"{self._hold(function.torch)}({', '.join(arguments)})"
+            function, *args = value.args
+            spelled = [self.spell(arg) for arg in args if not isinstance(arg, Function)]
+            return f"{self._hold(function.torch)}({', '.join(['at'] * function.joint + spelled)})"
         if value.op == "select":
             return f"torch.where({', '.join(f'at.spread({self.spell(arg)})' for arg in value.args)})"
-        return (
-            f"_{value.dtype}({self._operator(value)})" if value.dtype in IN_RANGE else self._operator(value)
-        )
+        result = self._operator(value)
+        return f"_{value.dtype}({result})" if value.dtype in IN_RANGE else result
 
     def _operator(self, value: Expr) -> str:
-        """An operator's result, not yet in the range of its dtype."""
+        """The source of an operator's result, not yet brought into the range of its dtype."""
         if value.op == "~":
             return f"(~torch.as_tensor({self.spell(value.args[0])}))"
         if value.op == "to":
-            given = self.spell(value.args[0])
-            return f"({given} & 0xFFFFFFFF)" if value.args[0].dtype == "uint32" else given
-        # What is brought into range at last need not be in between.
+            operand = self.spell(value.args[0])
+            return f"({operand} & 0xFFFFFFFF)" if value.args[0].dtype == "uint32" else operand
+        # As the final result is brought into range, the intermediate ones need not be.
         late = value.dtype in WORDS and _bits(value) <= MOST_BITS
         a, b = (self._operator(arg) if late and _low(arg) else self.spell(arg) for arg in value.args)
         by_number = value.op in ("//", "%") and isinstance(value.args[1], int)
@@ -108,7 +106,7 @@ def _low(value: Any) -> bool:
 
 
 def _bits(value: Any) -> int:
-    """How many bits a result has where none in between is brought into range; more than MOST_BITS for other operators."""
+    """Bits of a result if no intermediate one is brought into range; above MOST_BITS for other operators."""
     if not _low(value):
         return MOST_BITS + 1
     a, b = (_bits(arg) if _low(arg) else 32 for arg in value.args)
@@ -116,7 +114,7 @@ def _bits(value: Any) -> int:
 
 
 @lru_cache(maxsize=8192)
-def _factory(text: str, held: int) -> Callable[..., Meaning]:
-    names = ", ".join(f"c{i}" for i in range(held))
+def _factory(text: str, objects: int) -> Callable[..., Meaning]:
+    names = ", ".join(f"c{i}" for i in range(objects))
     made: Callable[..., Meaning] = eval(f"lambda {names}: lambda at: {text}", globals())
     return made

@@ -147,6 +147,6 @@ untested(
     "001",
     "fa3-gap",
     "6 to 16 % are left to FlashAttention 3.",
-    "the document's kernel was not run; of FlashAttention 3 there are times alone (docs/log/gqa.md), "
-    "no counters",
+    "the document's kernel was not run; of FlashAttention 3 there are times and counters "
+    "(docs/beside_fa3.md)",
 )

@@ -1,6 +1,7 @@
-"""What texts of leaves share of tiles with a row in four lanes, as a product of 64 rows leaves them (dsl_kernels/tile/fragments.py).
+"""Shared by leaf texts: tiles with a row in four lanes, as a product of 64 rows leaves them (`tile/fragments.py`).
 
-A thread has elements of two rows, HALF_ROWS apart, and of a group of four registers two neighbouring ones of each.
+A thread has elements of two rows, HALF_ROWS apart. A group of four registers has two neighbouring elements of
+each row.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from ...tile.leaf_text import by_text
 from ..torch.warps import any_lane
 
 HALF_ROWS = Size(8, "HALF_ROWS")
-"""How far apart a thread's two rows are."""
+"""The distance of a thread's two rows."""
 FOUR = 4
-"""Registers of a group, whose columns are eight further on than those of the one before."""
+"""Registers of a group; the columns of the next group are eight further on."""
 
 
 def first_row(thread):
@@ -23,13 +24,13 @@ def first_row(thread):
 
 
 def of_row(group, r):
-    """Numbers of the registers of a thread's row `r` in a group of four."""
+    """The registers, by number, that a thread has of its row `r` in a group of four."""
     return [group * FOUR + (2 * r + e) for e in range(2)]
 
 
 @recorded
 def scale_row(m, acc, r, factor):
-    """Multiply what a thread has of its row `r` by a factor."""
+    """Multiply the elements that a thread has of its row `r` by a factor."""
     for j in unrolled(acc.size // FOUR):
         for i in of_row(j, r):
             acc[i] = acc[i] * factor

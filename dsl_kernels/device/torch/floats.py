@@ -1,4 +1,4 @@
-"""What the text of a leaf may ask of any DSL for float32: roots, quotients, and what lanes make of their values together."""
+"""Functions of float32 that leaf texts may call in any DSL: roots, quotients, and reductions over lanes."""
 
 from __future__ import annotations
 
@@ -18,33 +18,39 @@ else:
 
 
 def _of_lanes(combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Lanes combine theirs with those of the lane half as far as before, so that every DSL rounds a sum alike."""
+    """A butterfly: combine with the lane at half the previous distance, so that every DSL rounds alike."""
 
-    def work_out(threads: Threads, value: Any, lanes: int = WARP) -> torch.Tensor:
-        found = threads.by_warp(value)
+    def reduce(threads: Threads, value: Any, lanes: int = WARP) -> torch.Tensor:
+        values = threads.by_warp(value)
         while lanes > 1:
             lanes //= 2
-            found = combine(found, found[:, torch.arange(WARP) ^ lanes])
-        return found.reshape(-1)
+            values = combine(values, values[:, torch.arange(WARP) ^ lanes])
+        return values.reshape(-1)
 
-    return work_out
+    return reduce
 
 
-# torch's root of a float32 is not the nearest one everywhere.
+# In float64, as torch's float32 root is not correctly rounded on every machine.
 sqrt = Function("sqrt", "float32", lambda x: number(x).double().sqrt().float())
 """The square root of x, rounded once."""
 
 rsqrt = Function("rsqrt", "float32", lambda x: number(x).rsqrt())
-"""1 over the square root of x, approximately; inf of 0."""
+"""1 / sqrt(x), approximately; inf for 0."""
 
 divide = Function("divide", "float32", lambda a, b: number(a) / number(b))
 """a / b, rounded once; `rcp_approx` is faster."""
 
 is_nan = Function("is_nan", "bool", lambda x: number(x).isnan())
-"""Whether x is no number; a compiler may take x != x to be false."""
+"""Whether x is NaN; a compiler may take x != x to be false."""
 
 sum_of_lanes = Function("sum_of_lanes", "float32", _of_lanes(lambda a, b: a + b), joint=True)
-"""The sum over each `lanes` neighbouring lanes, a power of two, the same in all of them; every lane of the warp takes part."""
+"""The sum over each group of `lanes` neighbouring lanes, a power of two; all of them get it.
+
+Every lane of the warp takes part.
+"""
 
 max_of_lanes = Function("max_of_lanes", "float32", _of_lanes(lambda a, b: a.fmax(b)), joint=True)
-"""The greatest over each `lanes` neighbouring lanes, a power of two; NaN if all are. Every lane of the warp takes part."""
+"""The maximum over each group of `lanes` neighbouring lanes, a power of two; NaN if all of them are.
+
+Every lane of the warp takes part.
+"""

@@ -1,7 +1,7 @@
-"""Leaves for every operation, by name: conversions, reductions, element-wise and atomic operations on a fragment.
+"""Leaves that every operation may use: conversions, reductions, element-wise and atomic ones on fragments.
 
-A fragment is a tile in the registers of a role (of one replica of it), as a product leaves or takes it. What a row has
-once, such as its maximum, is a fragment of one dimension.
+A fragment is a tile in the registers of a role (of one replica), laid out as a product leaves or takes it. A
+value per row, such as its maximum, is a fragment of one dimension.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _quads(threads: Threads, value: torch.Tensor) -> torch.Tensor:
 
 
 row_most = Function("row_most", "float32", lambda registers, *r: _of_row(registers, *r).amax(dim=1))
-"""The greatest of a thread's registers of its row `r`, the first or the second; of all of them where it has one row."""
+"""The maximum of a thread's registers of its row `r` (0 or 1); without `r`, of all its registers."""
 
 row_most_bits = Function(
     "row_most_bits",
@@ -51,12 +51,12 @@ def _scale_pair(threads: Threads, registers: torch.Tensor, first: int, factor: A
 
 
 scale_pair = Function("scale_pair", "float32", _scale_pair, joint=True)
-"""Registers `first` and the next one times a factor, less a number; one instruction on Blackwell in tilelang."""
+"""Registers `first` and the next one times a factor, less a number: one instruction in TileLang on Blackwell."""
 
 quad_most = Function(
     "quad_most", "float32", lambda t, value: _quads(t, value).amax(dim=1).repeat_interleave(4), joint=True
 )
-"""The greatest value in the four lanes that share a row."""
+"""The maximum over the four lanes that share a row."""
 
 quad_sum = Function(
     "quad_sum", "float32", lambda t, value: _quads(t, value).sum(dim=1).repeat_interleave(4), joint=True
@@ -65,22 +65,25 @@ quad_sum = Function(
 
 
 def _load_columns(
-    threads: Threads, held: torch.Tensor, source: torch.Tensor, column: Any, thread: Any
+    threads: Threads, registers: torch.Tensor, source: torch.Tensor, column: Any, thread: Any
 ) -> None:
-    held[threads.active] = source[threads.active, column : column + held.shape[1]]
+    registers[threads.active] = source[threads.active, column : column + registers.shape[1]]
 
 
 def _store_columns(
-    threads: Threads, held: torch.Tensor, target: torch.Tensor, column: Any, thread: Any
+    threads: Threads, registers: torch.Tensor, target: torch.Tensor, column: Any, thread: Any
 ) -> None:
-    target[threads.active, column : column + held.shape[1]] = held[threads.active]
+    target[threads.active, column : column + registers.shape[1]] = registers[threads.active]
 
 
 load_columns = Function("load_columns", "float32", _load_columns, joint=True)
-"""Columns of each thread's row of tensor memory into registers, from a multiple of as many on, once they are here; with `m.thread`."""
+"""Load columns of each thread's row of tensor memory into all given registers, and wait for them.
+
+`column` is a multiple of the number of registers. The last argument is `m.thread`.
+"""
 
 store_columns = Function("store_columns", "float32", _store_columns, joint=True)
-"""The reverse of `load_columns`; not waited for in cutedsl."""
+"""The reverse of `load_columns`; cutedsl does not wait for it."""
 
 
 @leaf
@@ -133,7 +136,9 @@ def read_tensor(target: RegisterTile, source: TensorTile, thread: Int32) -> None
 
 @leaf
 def read_sums(target: RegisterTile, source: TensorTile, thread: Int32) -> None:
-    """Sums of 16 bits that have a column each, a row a thread, two a register; their arrival is waited for at the release."""
+    """Sums of 16 bits that have a column each, a row a thread, two a register; their arrival is waited for at
+    the release.
+    """
     target.copy_(source)
 
 
@@ -145,14 +150,16 @@ def write_tensor(target: TensorTile, source: RegisterTile, thread: Int32) -> Non
 
 @leaf
 def read_accumulator(target: RegisterTile, source: TensorTile, thread: Int32) -> None:
-    """What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited for at the release."""
+    """What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited for at
+    the release.
+    """
     target.copy_(source.reshape(-1)[accumulators(*source.shape)])
 
 
 @leaf
 def stage_rows(
-    target: SharedTile, row: Int32, rows: SharedTile | int, source: RegisterTile, thread: Int32,
-) -> None:  # fmt: skip
+    target: SharedTile, row: Int32, rows: SharedTile | int, source: RegisterTile, thread: Int32
+) -> None:
     """A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle."""
     target[row : row + source.shape[0]] = source
 

@@ -1,6 +1,7 @@
-"""Leaves of probes, which read the clock and keep what it said; in torch no time passes and nothing is written.
+"""Leaves of probes, which read the clock and record it. In torch no time passes, and they write nothing.
 
-`probe` holds `words` words for each of the `warps` of a CTA: a header (see `tile.probes.HEADER`), then sums or a ring of marks.
+`probe` has `words` words for each of the `warps` of a CTA: a header (see `tile.probes.HEADER`), then sums or
+a ring of marks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def mark_region(spent: Changes, then: Changes, lane: Any, region: Any) -> Any:
 
 @leaf
 def note_region(place: Any, ahead: Any, regions: Any, region: Any) -> None:
-    """Note that `region` ends now, `ahead` words from `place`, the address of a word: the clock times `regions`, and the region."""
+    """Note that `region` ends now, `ahead` words from `place`, the address of a word: the clock times
+    `regions`, and the region.
+    """
 
 
 @leaf
@@ -47,14 +50,17 @@ def enter_ring(
 ) -> Any:
     """Note when this warp's kernel began, where, and the global timer and the clock; the place of a ring.
 
-    The ring, of `ring` words, lies at a multiple of its size behind the `first` words; its last word and 31 more are `empty`.
+    The ring of `ring` words begins at a multiple of its size after the `first` words. Its last word and the
+    31 words after it start as `empty`.
     """
     return 0
 
 
 @leaf
 def leave_ring(probe: Writes, warps: Any, words: Any, ring: Any, place: Any, lane: Any) -> None:
-    """Note where this warp's ring begins, and its next word, in words from the first of the warp's; the global timer and the clock."""
+    """Note where this warp's ring begins, and its next word, in words from the first of the warp's; the
+    global timer and the clock.
+    """
 
 
 @leaf
@@ -79,4 +85,6 @@ def end_sums(
     then: Any,
     lane: Any,
 ) -> None:
-    """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
+    """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps;
+    when it ended, and where.
+    """

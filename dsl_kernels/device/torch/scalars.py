@@ -1,6 +1,6 @@
-"""What the text of a leaf may ask of any DSL for one thread: numbers by their bits, their conversions, a load that need not be made.
+"""Functions of one thread that leaf texts may call in any DSL: bit patterns, conversions, conditional loads.
 
-A uint32 is a 64-bit integer here, and an int32 stands for a word of 32 bits, too.
+A uint32 is a 64-bit integer here. An int32 also stands for any word of 32 bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ else:
 
 
 def _one_nan(floats: torch.Tensor) -> torch.Tensor:
-    """With the one NaN that the hardware makes."""
+    """The same numbers, with every NaN replaced by the one that the hardware produces."""
     nan = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
     return torch.where(floats.isnan(), nan, floats)
 
@@ -32,12 +32,12 @@ def _to_half(x: torch.Tensor) -> torch.Tensor:
 
 
 def _permute(a: Any, b: Any, selector: int) -> torch.Tensor:
-    pair, found = torch.as_tensor(a) | torch.as_tensor(b) << 32, torch.zeros((), dtype=torch.int64)
+    pair, result = torch.as_tensor(a) | torch.as_tensor(b) << 32, torch.zeros((), dtype=torch.int64)
     for i in range(4):
         chosen = selector >> 4 * i & 15
         byte = pair >> 8 * (chosen & 7) & 0xFF
-        found = found | (torch.where(byte > 127, 0xFF, 0) if chosen & 8 else byte) << 8 * i
-    return found
+        result = result | (torch.where(byte > 127, 0xFF, 0) if chosen & 8 else byte) << 8 * i
+    return result
 
 
 def _load_below(threads: Threads, place: Place, column: Any, limit: Any) -> torch.Tensor:
@@ -76,7 +76,7 @@ float_of = Function(
 """The float of a bit pattern."""
 
 add_rn = Function("add_rn", "float32", lambda a, b: _one_nan(number(a) + number(b)))
-"""The sum of two floats even where one is written as zero: 0 of -0 + 0, and of any NaN the one that the hardware makes."""
+"""a + b, also where one is a literal zero: -0 + 0 is 0, and of any NaN comes the one that hardware makes."""
 
 halves = Function("halves", "uint32", lambda low, high: _to_half(low) | _to_half(high) << 16)
 """Two floats rounded towards zero to fp16, in the halves of a word."""
@@ -86,33 +86,36 @@ float_of_half = Function(
     "float32",
     lambda bits: _one_nan(number(bits).to(torch.int16).view(torch.float16).float()),
 )
-"""The float that an fp16 is whose bit pattern an int32 holds, without a sign."""
+"""The float of an fp16 bit pattern, which is in an int32 without sign extension."""
 
 pair_of = Function("pair_of", "uint32", _pair)
 """Two floats rounded to bf16, in the halves of a word."""
 
 
 def half_of(word: Any, upper: bool) -> Any:
-    """The float that the upper or lower half of a word is in bf16."""
+    """The float of the upper or lower half of a word, a bf16."""
     return float_of(word & 0xFFFF0000 if upper else word << 16)
 
 
 anew = Function("anew", "int32", lambda x: x)
-"""The same number, which a compiler works out where it is asked for, and nothing of it before."""
+"""The same number, which a compiler computes here and not earlier."""
 
 permute_bytes = Function("permute_bytes", "uint32", _permute)
-"""Bytes of two words, each by four bits of a selector from the lowest on: which of the eight, above that its sign alone (`prmt`)."""
+"""Select four bytes of two words (`prmt`) by four bits of the selector each, from the lowest bits on.
+
+The lower three of the four bits name one of the eight bytes; the highest replicates that byte's sign instead.
+"""
 
 funnel_left = Function(
     "funnel_left", "int32", lambda low, high, count: signed(high << count | unsigned(low) >> 32 - count)
 )
-"""The upper word of a uint32 below an int32, moved up by 1 to 31 bits."""
+"""The upper word of (high, low) shifted left by 1 to 31 bits (`shf.l`)."""
 
 load_piece = Function("load_piece", "int32", _load_piece, joint=True)
-"""Read 1 or 8 bf16 at a place, a multiple of as many, into words from number `first` on; a single one into the lower half."""
+"""Load 1 or 8 bf16, aligned to their size, into registers from `first` on; a single one into the lower half."""
 
 store_piece = Function("store_piece", "int32", _store_piece, joint=True)
 """The reverse of `load_piece`."""
 
 load_below = Function("load_below", "uint32", _load_below, joint=True)
-"""The bit pattern at a place in global memory where a column lies below a limit; 0 without a read elsewhere."""
+"""The bit pattern at an address in global memory if `column < limit`; else 0, without an access."""

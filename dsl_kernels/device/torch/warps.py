@@ -1,6 +1,6 @@
-"""What the text of a leaf may ask of any DSL: powers, bits of a word, what a warp works out together, atomics, other CTAs' memory.
+"""Functions that leaf texts may call in any DSL: powers, bits of words, warp-wide operations, atomics, copies.
 
-An int32 stands for a word of 32 bits, too.
+An int32 also stands for any word of 32 bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _bits(word: Any) -> torch.Tensor:
 
 
 def _length(word: Any) -> torch.Tensor:
-    """Bits up to and with the highest one."""
+    """The number of the highest bit that is set, from 1; 0 for none."""
     return torch.frexp(torch.as_tensor(unsigned(word)).double())[1].long()
 
 
@@ -33,16 +33,16 @@ exp2 = Function("exp2", "float32", lambda x: torch.exp2(number(x)))
 """2 ** x, approximately."""
 
 log2 = Function("log2", "float32", lambda x: torch.log2(number(x)))
-"""The logarithm of x, approximately; -inf of 0."""
+"""log2(x), approximately; -inf for 0."""
 
 rcp_approx = Function("rcp_approx", "float32", lambda x: 1.0 / number(x))
 """1 / x, approximately."""
 
 popc = Function("popc", "int32", lambda word: _bits(word).sum(dim=-1))
-"""Bits that are set."""
+"""The number of bits that are set."""
 
 clz = Function("clz", "int32", lambda word: 32 - _length(word))
-"""Zeros above the highest bit."""
+"""The number of zeros above the highest bit that is set."""
 
 mul_hi = Function("mul_hi", "uint32", lambda a, b: a * b >> 32)
 """The upper half of the product of two uint32."""
@@ -54,10 +54,10 @@ pair_high = Function("pair_high", "int32", lambda pair: signed(pair >> 32))
 """The upper half of an int64."""
 
 make_pair = Function("make_pair", "int64", lambda high, low: high << 32 | unsigned(low))
-"""An int64 of a uint32 above and an int32 below."""
+"""An int64 with `high` in its upper half and `low` in its lower half."""
 
 unsigned_above = Function("unsigned_above", "bool", lambda a, b: a ^ (-1 << 63) > b ^ (-1 << 63))
-"""Whether an int64 is greater than another as one without a sign."""
+"""Whether an int64 is greater than another, both read as unsigned."""
 
 
 def _ballot(threads: Threads, condition: Any) -> torch.Tensor:
@@ -71,23 +71,26 @@ def _shuffle(threads: Threads, value: Any, lane: Any) -> torch.Tensor:
 
 
 ballot = Function("ballot", "int32", _ballot, joint=True)
-"""A bit for each lane in which a condition holds."""
+"""A mask with a bit for each lane in which a condition holds."""
 
 any_lane = Function("any_lane", "bool", lambda threads, yes: _ballot(threads, yes) != 0, joint=True)
 """Whether a condition holds in a lane of the warp."""
 
 shuffle = Function("shuffle", "int32", _shuffle, joint=True)
-"""What a lane of the warp has."""
+"""The value of lane `lane` of the warp."""
 
 exchange = Function(
-    "exchange", "float32", lambda t, value, bits: t.by_warp(value)[:, torch.arange(WARP) ^ bits].reshape(-1), joint=True
-)  # fmt: skip
-"""What the lane has whose number differs by these bits."""
+    "exchange",
+    "float32",
+    lambda t, value, bits: t.by_warp(value)[:, torch.arange(WARP) ^ bits].reshape(-1),
+    joint=True,
+)
+"""The value of the lane whose number differs in these bits."""
 
 scan = Function(
     "scan", "int32", lambda t, value, lanes=WARP: t.by_warp(value).cumsum(dim=1).reshape(-1), joint=True
 )
-"""The sum over the lanes up to and with this one; of the first `lanes` lanes, a power of two, where only these matter."""
+"""The inclusive prefix sum over lanes; only the first `lanes` lanes, a power of two, get the right value."""
 
 warp_sum = Function(
     "warp_sum", "int32", lambda t, value: t.by_warp(value).sum(dim=1).repeat_interleave(WARP), joint=True
@@ -97,16 +100,16 @@ warp_sum = Function(
 warp_max = Function(
     "warp_max", "int32", lambda t, value: t.by_warp(value).amax(dim=1).repeat_interleave(WARP), joint=True
 )
-"""The greatest int32 in the lanes of a warp, none of them negative."""
+"""The largest int32 in the lanes of a warp; none may be negative."""
 
 warp_most = Function(
     "warp_most", "uint32", lambda t, value: t.by_warp(value).amax(dim=1).repeat_interleave(WARP), joint=True
 )
-"""The greatest uint32 in the lanes of a warp."""
+"""The largest uint32 in the lanes of a warp."""
 
 
 def _one_by_one(change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """An atomic operation: the threads that take part in turn; what was there before."""
+    """An atomic operation, by the active threads one after the other; returns the previous values."""
 
     def act(threads: Threads, place: Place, value: Any) -> torch.Tensor:
         before, values = torch.zeros(threads.count, dtype=torch.int64), threads.spread(value).tolist()
@@ -140,7 +143,7 @@ count_where = Function("count_where", "int32", _count_where, joint=True)
 """Add 1 to a word of shared memory, atomically, where a condition holds."""
 
 fetch_add = Function("fetch_add", "int32", _one_by_one(lambda old, value: old + value), joint=True)
-"""Add to a word of shared memory, atomically; what it held before."""
+"""Add to a word of shared memory, atomically; returns the previous value."""
 
 set_bits = Function("set_bits", "int32", _one_by_one(lambda old, bits: old | bits), joint=True)
 """Set bits of a word of shared memory, atomically."""
@@ -148,11 +151,11 @@ set_bits = Function("set_bits", "int32", _one_by_one(lambda old, bits: old | bit
 raise_to = Function(
     "raise_to", "int32", _one_by_one(lambda old, value: max(unsigned(old), value)), joint=True
 )
-"""Raise a uint32 in shared memory to a value, atomically."""
+"""Raise a uint32 in shared memory to at least a value, atomically (`atom.max`)."""
 
 
 def _peers(threads: Threads, place: Place, rank: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """For each CTA that threads name: which threads do, and its memory."""
+    """For each CTA that active threads name: those threads, and the CTA's memory."""
     ranks = threads.spread(rank)
     for peer in ranks[threads.active].unique().tolist():
         if not 0 <= peer < len(place.memory):
@@ -172,21 +175,21 @@ def _store_peer(threads: Threads, place: Place, rank: Any, value: Any) -> None:
 
 
 def _load_peer_pair(threads: Threads, place: Place, rank: Any) -> torch.Tensor:
-    found = torch.zeros(threads.count, dtype=torch.int64)
+    pairs = torch.zeros(threads.count, dtype=torch.int64)
     for naming, memory in _peers(threads, place, rank):
         at = place.index[naming]
-        found[naming] = memory[at + 1].long() << 32 | unsigned(memory[at].long())
-    return found
+        pairs[naming] = memory[at + 1].long() << 32 | unsigned(memory[at].long())
+    return pairs
 
 
 store_peer = Function("store_peer", "int32", _store_peer, joint=True)
-"""Store where CTA `rank` of the cluster keeps what this one keeps at a place."""
+"""Store at the same address in CTA `rank` of the cluster."""
 
 load_peer_pair = Function("load_peer_pair", "int64", _load_peer_pair, joint=True)
-"""Two neighbouring int32, as an int64, from where CTA `rank` of the cluster keeps a place."""
+"""Two neighbouring int32, as an int64, from the same address in CTA `rank` of the cluster."""
 
 sync_warp = Function("sync_warp", "int32", lambda threads: None, joint=True)
-"""What the lanes of the warp have written to shared memory is there for all of them."""
+"""Make what the lanes of the warp have written to shared memory visible to all of them."""
 
 
 def _load_or(threads: Threads, place: Place, wanted: Any, otherwise: int) -> torch.Tensor:
@@ -197,11 +200,11 @@ def _load_or(threads: Threads, place: Place, wanted: Any, otherwise: int) -> tor
 
 
 load_or = Function("load_or", "int32", _load_or, joint=True)
-"""The int32 at a place in global memory where wanted; a number of Python, and no read, elsewhere."""
+"""The int32 at an address in global memory if wanted; else a Python number, without an access."""
 
 
 def _words_at(threads: Threads, place: Place, wanted: Any, count: int) -> torch.Tensor:
-    """So many words from a place on, as bytes; zeros for threads that do not want them."""
+    """`count` words from an address on, as bytes; zeros for threads that do not want them."""
     taken, size = threads.active & threads.spread(wanted), 4 * count // place.memory.element_size()
     places = place.of(taken, size)[:, None] + torch.arange(size)
     return torch.where(taken[:, None], place.memory[places].view(torch.uint8), 0)
@@ -216,8 +219,8 @@ def _put(threads: Threads, place: Place, words: torch.Tensor) -> None:
 def _load_vector(
     threads: Threads, registers: torch.Tensor, first: int, count: int, place: Place, wanted: Any
 ) -> None:
-    found = unsigned(_words_at(threads, place, wanted, count).view(torch.int32).long())
-    registers[threads.active, first : first + count] = found[threads.active].to(registers.dtype)
+    words = unsigned(_words_at(threads, place, wanted, count).view(torch.int32).long())
+    registers[threads.active, first : first + count] = words[threads.active].to(registers.dtype)
 
 
 def _copy16(threads: Threads, to: Place, source: Place, wanted: Any) -> None:
@@ -250,30 +253,37 @@ def _store_fp8(
 
 
 copy16 = Function("copy16", "int32", _copy16, joint=True)
-"""Start to copy 16 bytes from a place in global to one in shared memory; zeros, and no read, where not wanted."""
+"""Start to copy 16 bytes from global to shared memory; zeros, without a read, if not wanted."""
 
 copy8 = Function("copy8", "int32", _copy8, joint=True)
 """As `copy16`, 8 bytes."""
 
 copy_row16 = Function("copy_row16", "int32", _copy_row16, joint=True)
-"""Start to copy 16 bytes of row `row` of a matrix, from column `first` + `at` on; zeros, and no read, where it is none of the first `n`.
+"""Start to copy 16 bytes of row `row` of a matrix, from column `first` + `at` on.
 
-`at` comes last, so that what the copies of a row differ by goes into the instruction.
+If the row is not one of the first `n`, the bytes are zeros, without a read. `at` is added last, so that the
+offset in which the copies of a row differ becomes an immediate of the instruction.
 """
 
 prefetch = Function(
     "prefetch", "int32", lambda t, place, wanted: place.of(t.active & t.spread(wanted)), joint=True
 )
-"""Have the L2 fetch the line of a place in global memory, where wanted."""
+"""Prefetch the line of an address in global memory into the L2, if wanted."""
 
 load_vector = Function("load_vector", "int32", _load_vector, joint=True)
-"""Read one, two or four words at a place in global memory into registers from `first` on; zeros, and no read, where not wanted."""
+"""Load one, two or four words from global memory into registers from `first` on.
+
+If not wanted, the registers get zeros, without a read.
+"""
 
 store_vector = Function("store_vector", "int32", _store_vector, joint=True)
-"""Store four registers from `first` on at a place in shared memory."""
+"""Store four registers from `first` on to shared memory."""
 
 store_fp8 = Function("store_fp8", "int32", _store_fp8, joint=True)
-"""Four words of e4m3 values from `at` on, times the float32 of these bits, each rounded once to bf16: eight at each of two places."""
+"""Multiply the e4m3 values of four registers from `at` on by the float32 with the bits `scale`.
+
+Each is rounded once to bf16; the first eight are stored at one address, the others at another one.
+"""
 
 
 def _store_matrices(
@@ -286,8 +296,8 @@ def _store_matrices(
     rows, taken = (
         x.view(-1, WARP)[:, : 8 * count].reshape(-1) for x in (place.of(threads.active, 8), threads.active)
     )
-    found = matrices.reshape(-1, 8).to(place.memory.dtype)
-    place.memory[rows[taken][:, None] + torch.arange(8)] = found[taken]
+    values = matrices.reshape(-1, 8).to(place.memory.dtype)
+    place.memory[rows[taken][:, None] + torch.arange(8)] = values[taken]
 
 
 def _push(threads: Threads, place: Place, values: torch.Tensor) -> None:
@@ -296,8 +306,11 @@ def _push(threads: Threads, place: Place, values: torch.Tensor) -> None:
         words = values[threads.active, i]
         if bool(place.memory.view(torch.int32)[first + i].any()):
             raise ScheduleError(
-                "words for another CTA", expected="each to be sent once a launch", got="one that was not read yet", fix="send it once"
-            )  # fmt: skip
+                "words for another CTA",
+                expected="each to be sent once a launch",
+                got="one that was not read yet",
+                fix="send it once",
+            )
         place.memory[first + i] = torch.where(words == 0, -0.0, words)
 
 
@@ -322,25 +335,30 @@ def _send_rows(
 
 
 send_fours = Function("send_fours", "int32", _send_fours, joint=True)
-"""Store registers where CTA `rank` of the cluster keeps a place, each four so many elements behind the ones before; their bytes count there."""
+"""Store registers at the same address in CTA `rank` of the cluster; the bytes count at that CTA's barrier.
+
+Each group of four is `step` elements after the previous one.
+"""
 
 send_rows = Function("send_rows", "int32", _send_rows, joint=True)
-"""Have the copy engine send rows, from that of a place on, of some panels of 128 bytes, `tall` rows high, to CTA `rank`.
+"""Send rows to the same address in CTA `rank`, by the copy engine; the bytes count at that CTA's barrier.
 
-A warp sends once; it arrives where that CTA keeps them, and the bytes count there.
+`rows` rows are sent of each of `panels` panels, which are 128 bytes wide and `tall` rows high. A warp sends
+once.
 """
 
 show_copies = Function("show_copies", "int32", lambda threads: None, joint=True)
-"""What the lanes of the warp have written to shared memory is there for the copy engine."""
+"""Make what the lanes of the warp have written to shared memory visible to the copy engine."""
 
 push = Function("push", "float32", _push, joint=True)
-"""Send two or four floats to another CTA of the grid, a zero as -0."""
+"""Send two or four floats to another CTA of the grid; a zero goes as -0, since a word of 0 is not sent yet."""
 
 
 store_matrices = Function("store_matrices", "int32", _store_matrices, joint=True)
-"""Two or four matrices of 8 x 8 floats as a product leaves them, rounded to the 16 bits of the place: register `first` on, two a matrix.
+"""Store two or four 8 x 8 matrices, laid out as a product leaves them, rounded to the target's 16-bit dtype.
 
-Eight lanes give the places of a matrix's rows, the next eight those of the next one; or of its columns where `transposed`.
+Each matrix takes two registers, from `first` on. Eight lanes give the addresses of a matrix's rows (or columns,
+if `transposed`), the next eight lanes those of the next matrix.
 """
 
 
