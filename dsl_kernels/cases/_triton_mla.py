@@ -16,8 +16,7 @@ import triton.language as tl
 
 LATENT, ROPE, PAGE = 512, 64, 64
 LOG2_E = 1.4426950408889634
-# The exponential: base 2 with a folded scale, base e, a cubic polynomial without the special-function unit,
-# none.
+# The exponential: base 2 with a folded scale, base e, a cubic polynomial on the FMA pipe, or none.
 EXPONENTIALS = ("exp2", "exp", "polynomial", "none")
 
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from ..timing import calibrate
 
 SCHEMA = 1
-# Seconds after which a case starts no further row, and by which its counters must be read; and with every
-# size.
+# Seconds for a case's rows and counters, and the same with every size.
 BUDGET_SECONDS, FULL_SECONDS = 60.0, 600.0
 
 Record = Mapping[str, Any]

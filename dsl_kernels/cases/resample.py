@@ -1,4 +1,4 @@
-"""Trajectories resampled at other times: which phases proposed for a slow kernel pay off, and what it awaits.
+"""Trajectories at other times: which phases proposed for a slow kernel pay off, and what each waits for.
 
 The phases are knobs of this library's program: the search in global memory, times in shared memory, 16 bytes
 at a time of each row, a search by whole warps, more targets per CTA. The tensor cores have nothing to do (3
@@ -28,8 +28,7 @@ else:
 OP = "resample_trajectories"
 DEVICE = "cuda"
 SIZES = {"b": 64, "n": 4096, "m": 1024, "d": 32}
-# The knobs of each phase: the plain kernel, times in shared memory, 16-byte loads, a warp per search, and 512
-# targets per CTA.
+# The knobs of each phase, from the plain kernel to 512 targets per CTA.
 RUNGS = {
     "global": "global_n128_v1",
     "shared": "staged_n128_v1",

@@ -36,7 +36,7 @@ def predict(
         str | None, typer.Option(help="Form of the problem (decode, prefill, bf16, fp8).")
     ] = None,
     arch: Annotated[str | None, typer.Option(help="Architecture; by default that of --gpu.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU whose SMs and rates count: H200, B200 ...")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU whose SMs and rates to use: H200, B200 ...")] = None,
     backend: out.Backend = None,
     variant: Annotated[str | None, typer.Option(help="Only this variant.")] = None,
     timeline: Annotated[

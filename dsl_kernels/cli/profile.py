@@ -70,7 +70,7 @@ def target(
 ) -> None:
     """Run one kernel for a profiler to look at: inputs, warm-up, then the launches that it is to see.
 
-    Those launches lie between profiler start and stop. With --apart, which `profile collect` passes, a
+    Those launches are between profiler start and stop. With --apart, which `profile collect` passes, a
     profiler can replay kernels whose CTAs wait for one another, on a GPU that does nothing else.
     """
     from ..runtime.launch import loaded_apart
@@ -371,7 +371,7 @@ def regions(
     coarse: Annotated[
         bool,
         typer.Option(
-            "--coarse", help="Only waits for other roles, and all else as one: fewer marks, half the cost."
+            "--coarse", help="Mark only waits for other roles, all else as one region: half the cost."
         ),
     ] = False,
     as_json: out.Json = False,
@@ -478,7 +478,7 @@ def calibrate(
 @profile_app.command("schema")
 def schema(
     record: Annotated[
-        str, typer.Argument(help="report, fingerprint, diagnosis, diff or regions.")
+        str, typer.Argument(help="report, fingerprint, diagnosis, diff, roadmap or regions.")
     ] = "diagnosis",
 ) -> None:
     """The JSON schema of a record."""
@@ -555,7 +555,6 @@ def _looked_at(
     dims = out.dims_of(dim or [])
     targets.require_target(op, dims, variant, form=form)
     # ncu 2025.3 fails (LaunchFailed) at the second pass over a kernel whose CTAs must be co-resident.
-    # together.
     argv = [sys.executable, "-m", "dsl_kernels", "profile", "target", op, "--apart"]
     argv += [part for name, value in dims.items() for part in ("--dim", f"{name}={value}")]
     argv += ["--variant", variant] if variant else []

@@ -33,7 +33,7 @@ def run(
     batch: Annotated[int | None, typer.Option("--batch", "-b", help="Sequences (decode).")] = None,
     rows: Annotated[int | None, typer.Option("--rows", "-s", help="Query rows (prefill).")] = None,
     context: Annotated[
-        int | None, typer.Option("--context", "-l", help="Tokens a sequence; keys of a prefill.")
+        int | None, typer.Option("--context", "-l", help="Tokens per sequence, or keys of a prefill.")
     ] = None,
     heads: Annotated[int | None, typer.Option(help="Attention heads: 1 to 128.")] = None,
     index_heads: Annotated[int | None, typer.Option(help="Indexer heads: 8, 16, 24, 32 or 64.")] = None,
@@ -270,7 +270,9 @@ def bench(
     ] = False,
     to_record: Annotated[
         bool,
-        typer.Option("--record", help="Beside the installed peers, into results/<gpu>.json; again to go on."),
+        typer.Option(
+            "--record", help="Time the installed peers too, into results/<gpu>.json; again to go on."
+        ),
     ] = False,
     report: Annotated[
         bool,

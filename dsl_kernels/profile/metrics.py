@@ -18,8 +18,7 @@ CHIP_STALLS = {"GH100": ("gmma", "imc_miss"), "GB100": ()}
 CHIPS = {"sm_90": "GH100", "sm_100": "GB100"}
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 LATENCY = "smsp__average_warps_active_per_issue_active.ratio"
-# The same reasons as samples of the program counter, and what older names and other sections call some of
-# them.
+# The same reasons as samples of the program counter, and other names that they go by.
 SAMPLED = "smsp__pcsamp_warps_issue_stalled_{}"
 SAMPLES = "smsp__pcsamp_sample_count"
 SAMPLED_AS = {"no_instructions": "no_instruction", "warpgroup_arrive": "gmma"}
@@ -59,8 +58,7 @@ PIPES_OTHER = {
 # Bytes read through each level, as a sum of (counter, factor) terms over the paths of that level.
 SECTOR = 32.0
 TRAFFIC: dict[str, tuple[tuple[str, float], ...]] = {
-    # The counter of loads includes 16-byte asynchronous copies (measured on GH100), but not the copy
-    # engine's.
+    # The counter of loads includes 16-byte asynchronous copies (measured on GH100), but not TMA's.
     "l1": (
         ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", SECTOR),
         ("l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum", 1.0),

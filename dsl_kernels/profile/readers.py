@@ -173,8 +173,8 @@ def number(text: str, unit: str = "", mark: str = ".") -> float | None:
 def _decimal_mark(launches: Sequence[_Launch], where: str) -> str:
     """The decimal mark of a file, from the figures that only one of the two marks explains.
 
-    A figure such as "86,400" is valid with either. It decides only if no other figure does: then because a
-    count cannot be a fraction, and a share of a peak cannot exceed it.
+    A figure such as "86,400" is valid with either. If there are no others, it may still decide: a count
+    cannot be a fraction, and a share of a peak cannot exceed it.
 
     Raises:
         ArtifactError: figures with both marks, or only figures that either mark explains; the error names
@@ -300,8 +300,7 @@ def _csv(rows: list[list[str]], where: str) -> list[_Launch]:
         raise ArtifactError(where, expected="a column ID", got=", ".join(header)[:80], fix=_RAW_FIX)
     place, kept = header.index("ID"), list[list[str]]()
     for row in rows[1:]:
-        # Skip messages of the program or the profiler, and empty rows, except a first one: units may all be
-        # empty.
+        # Skip messages, and empty rows except a first one, as the units may all be empty.
         blank = kept and not any(row)
         if blank or len(row) < 4 or not re.fullmatch(r"\d*", row[min(place, len(row) - 1)]):
             continue

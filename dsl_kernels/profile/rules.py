@@ -4,7 +4,7 @@ A rule names a cause by joint evidence: every condition of `when` must hold for 
 There are three kinds, to act on in this order: "waste" (work that need not be done), "limit" (a unit does all
 it can: healthy), and "schedule" (units wait). Each gives a bound, the most that fixing it alone could gain:
 
-- waste: what the busiest unit takes once the wasted work is gone;
+- waste: the time over what the busiest unit still takes without the wasted work;
 - limit: the rate that the unit was measured to reach, over the rate it reached here;
 - schedule: the cost of waiting, but no more than the busiest unit allows; for a gather, its measured ceiling.
 """
@@ -474,8 +474,7 @@ def gather_share(found: Fingerprint, ceilings: Ceilings | None) -> float | None:
     far = ceilings.gather_gbps(work.row_bytes, math.inf, work.order)
     if near is None or far is None:
         return None
-    # Curves over small footprints are of rows already in the L2; the first read of each row comes from the
-    # DRAM.
+    # Curves over small footprints were measured with rows in the L2, but first reads come from the DRAM.
     return max(work.read_bytes / near, (work.unique_bytes or 0.0) / far) / found.us / 1e3
 
 

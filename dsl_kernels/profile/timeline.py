@@ -13,8 +13,7 @@ from ..tile.probes import WAITS, WarpTrace
 from ..tile.transfers import transfer_of
 from .regions import CLOCKS, Run, cycles_per_ns
 
-# Products are asynchronous, and no clock reads them: shown from the issue of one until a warp knows that it
-# is done.
+# No clock reads asynchronous products: each is shown from its issue until a warp knows that it is done.
 TENSOR_CORE = "tensor core (derived)"
 COLOURS = (
     "#1b6ca8", "#d1495b", "#66a182", "#edae49", "#5c5470",

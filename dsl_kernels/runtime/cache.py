@@ -116,7 +116,7 @@ def lookup(module: Module) -> Path | None:
     by another version of the toolchain is accepted.
 
     Raises:
-        CacheError: other users may write to the cache, or it has no place.
+        CacheError: other users may write to the cache, or no folder for it is known.
     """
     return _find(module, key_of(module))
 
@@ -134,7 +134,7 @@ def artifact_for(module: Module, *, build: bool = True, retry: bool = False) -> 
         MissingArtifactError: It is missing and must not be compiled.
         CompileError: The compile failed, now or earlier with the same inputs.
         ToolchainError: It is missing and no compiler is installed.
-        CacheError: The cache cannot be written, other users may write to it, or it has no place.
+        CacheError: The cache cannot be written, others may write to it, or no folder for it is known.
     """
     key = key_of(module)
     folder = _find(module, key)
@@ -237,7 +237,7 @@ def entries() -> list[Entry]:
     """Every readable artifact below the root, for `doctor` and for pruning.
 
     Raises:
-        CacheError: the root cannot be read, or the cache has no place.
+        CacheError: the root cannot be read, or no folder for the cache is known.
     """
     readable = []
     root = cache_root()

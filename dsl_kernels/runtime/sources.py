@@ -96,8 +96,7 @@ class _Loader(SourceFileLoader):
         content = self.get_data(self.path)
         _loaded[os.path.realpath(self.path)] = sha256(content).hexdigest()
         text = importlib.util.decode_source(content)
-        # With no modification time, `linecache.checkcache` keeps the entry: tracebacks and DSLs see this
-        # text.
+        # Without a modification time, `linecache.checkcache` keeps this text for tracebacks and DSLs.
         linecache.cache[self.path] = (len(text), None, text.splitlines(keepends=True), self.path)
         code: CodeType = self.source_to_code(content, self.path)
         return code

@@ -29,8 +29,7 @@ INSTALL_CXX = "install a C++ compiler (Debian: `apt-get install g++`), or set CX
 FREE_SPACE = "free space there and in TMPDIR, or set DSL_KERNELS_CACHE_DIR to another folder"
 MINIMUM_NVCC = (13, 0)
 
-# `CompileError` code of a failure that says nothing about the module: a killed compiler may succeed next
-# time.
+# `CompileError` code of a killed compiler, which says nothing about the module: it may succeed next time.
 KILLED = "COMPILE_KILLED"
 # `CompileError` code if no compiler diagnosed the source: the machine or the compiler is at fault.
 UNFINISHED = "COMPILE_UNFINISHED"
@@ -40,7 +39,6 @@ CHECK_MACHINE = "see to what it says, or check the compiler: `python -m dsl_kern
 
 # How a compiler reports an error in the source; a failure without it is not the source's fault.
 
-# What a compiler says of a source that it read and refuses; all else that ends it is no fault of the source.
 _DIAGNOSIS = re.compile(r"\(\d+\): (?:catastrophic )?error|line \d+; error|:\d+:\d+: error|ptxas error")
 _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _NO_RESOURCES = tuple(

@@ -162,8 +162,7 @@ def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
     whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
     if device == "cpu" or (tensor.is_contiguous() and whole):
         return tensor.to(device)
-    # .to() would pack the rows, and leave out what peers hold around them: copy the whole storage, gaps
-    # included, and take the same view of the copy.
+    # .to() would pack the rows and drop what peers have around them: copy all, and take the same view of it.
     span = torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
     return torch.as_strided(span.to(device), tensor.shape, tensor.stride(), tensor.storage_offset())
 

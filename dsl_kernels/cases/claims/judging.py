@@ -32,8 +32,7 @@ ROW = 1152
 
 Records = Mapping[str, Record]
 Figures = Mapping[str, Any]
-# Whether a claim holds; None if its figures cannot tell, a mapping if it depends on the conditions that are
-# its keys.
+# Whether a claim holds: None if its figures cannot tell, by condition if it depends on conditions.
 Holds = bool | None | Mapping[str, bool]
 Judge = Callable[..., tuple[Holds, str]]
 
@@ -85,7 +84,7 @@ def claim(
     figures: Figures | Callable[[Records], Figures],
     case: str = "",
 ) -> Callable[[Judge], Judge]:
-    """Register the decorated judge as a claim about figures, or about those that a function reads."""
+    """Register the decorated judge as a claim about `figures`, or about those that it reads from records."""
     read = figures if callable(figures) else lambda _: figures
 
     def add(judge: Judge) -> Judge:
