@@ -1,7 +1,7 @@
-"""Arguments at the border: their types read off signatures, their ranges and names, each mistake one typed error.
+"""Checks of users' arguments: types (from signatures), ranges and names; a mistake is a typed error.
 
-`@checked` stands above what a user calls. A function so marked says in its annotations what it takes; it need not
-say it again in its body, and what reaches the body is of that type.
+`@checked` marks what a user calls. The function's annotations say what it takes, and whatever reaches its
+body is of these types.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def checked(*, error: Refusal) -> Callable[[F], F]: ...
 
 
 def checked(target: Any = None, *, error: Refusal | None = None) -> Any:
-    """Refuse arguments of other types than the annotations of a function, or of a dataclass's fields, name.
+    """Refuse arguments whose type is not that of a function's, or a dataclass's, annotation.
 
-    An `int` is any integer but a bool, a `float` any real number, a `torch.Tensor` one with strides and memory of
-    its own (not sparse, nested or quantised), a path one that a file system can hold. Elements of sequences and mappings are checked,
-    those of an iterator are not.
+    An `int` is any integer but a bool, a `float` any real number, a `torch.Tensor` a strided one with memory
+    of its own (not sparse, nested or quantised), and a path one that a file system can store. Elements of
+    sequences and mappings are checked, those of an iterator are not.
 
     Args:
         error: makes the error of (argument, expected, got, fix); by default an `ArgumentTypeError`.
@@ -401,7 +401,7 @@ def _instance(hint: Any) -> _Rule:
 
 
 def is_path(text: str) -> bool:
-    """Whether a file system can hold that name: no NUL, nothing that has no bytes, no part of more than 255."""
+    """Whether a file system can store a path: no NUL, nothing unencodable, no part above 255 bytes."""
     try:
         encoded = os.fsencode(text)
     except UnicodeEncodeError:
@@ -410,7 +410,7 @@ def is_path(text: str) -> bool:
 
 
 def is_plain_tensor(value: object) -> bool:
-    """Whether a value is a torch tensor as its memory says: not sparse, nested, quantised or lazily negated."""
+    """Whether a value is a tensor that is what its memory says: not sparse, nested, quantised, negated."""
     import torch
 
     return (
