@@ -142,8 +142,8 @@ def select(call: Call, variant: str | None = None) -> Selection:
     key = (*call.key, forced)
     # If another thread calls `clear` meanwhile, the selection goes into the old dictionary, which nobody
     # reads.
-    cache = _selected
-    selection = cache.get(key)
+    selected = _selected
+    selection = selected.get(key)
     if selection is None:
         explanation = explain(call, forced, "argument" if variant else "DSL_KERNELS_FORCE", predict=False)
         if explanation.error is not None:
@@ -153,9 +153,9 @@ def select(call: Call, variant: str | None = None) -> Selection:
             raise NoVariantError(
                 call.op, expected="a selection", got="none", fix="report this call: explain() found neither"
             )
-        if len(cache) >= SELECTED_LIMIT:
-            cache.clear()
-        cache[key] = selection
+        if len(selected) >= SELECTED_LIMIT:
+            selected.clear()
+        selected[key] = selection
     return selection
 
 
