@@ -16,7 +16,7 @@ from .arguments import require_known
 from .errors import DeclarationError, DslKernelError, did_you_mean
 
 _ROOTS = (Path(__file__).resolve().parent,)
-"""Packages whose modules are ours: their errors are said at the line."""
+"""Packages whose modules are ours: errors in them name their line."""
 
 
 def module_names(path: Iterable[str]) -> list[str]:
@@ -25,17 +25,17 @@ def module_names(path: Iterable[str]) -> list[str]:
 
 
 def package_names(path: Iterable[str], part: str) -> list[str]:
-    """Sorted names of the public packages in a package that have a module of this name, or a package."""
-    found = (info for info in pkgutil.iter_modules(path) if info.ispkg and not info.name.startswith("_"))
-    held = ((info.name, Path(getattr(info.module_finder, "path", ""), info.name, part)) for info in found)
-    return sorted(name for name, at in held if at.with_suffix(".py").is_file() or at.is_dir())
+    """Sorted names of the public packages in a package that contain a module, or a package, called `part`."""
+    inner = (info for info in pkgutil.iter_modules(path) if info.ispkg and not info.name.startswith("_"))
+    places = ((info.name, Path(getattr(info.module_finder, "path", ""), info.name, part)) for info in inner)
+    return sorted(name for name, at in places if at.with_suffix(".py").is_file() or at.is_dir())
 
 
 def module_files(path: Iterable[str], name: str) -> list[Path]:
-    """The source files of a public module of a package: its own, or where it is a package itself all of that, sorted.
+    """The source files of a public module of a package, sorted: its own, or all if it is a package itself.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such module.
     """
     for folder in map(Path, path):
         if (file := folder / f"{name}.py").exists():
@@ -51,7 +51,7 @@ class _Later:
 
     def _module(self) -> Any:
         module = importlib.import_module(self._name)
-        for key in [key for key, held in self._into.items() if held is self]:
+        for key in [key for key, value in self._into.items() if value is self]:
             self._into[key] = module
         return module
 
@@ -66,10 +66,11 @@ class _Later:
 
 
 def later(name: str, into: dict[str, Any]) -> Any:
-    """Stands for a module until something of it is asked for, then is replaced by it: torch takes seconds to import.
+    """A stand-in that imports a module at its first use, as torch takes seconds to import.
 
     Args:
-        into: the globals of the module that asks. For types it imports the module under TYPE_CHECKING.
+        into: the globals of the caller, in which the module then replaces the stand-in. For type checkers the
+            caller imports the module under TYPE_CHECKING.
     """
     return _Later(name, into)
 
@@ -81,8 +82,8 @@ def discover(
 
     Raises:
         ArgumentTypeError: `name` is no string.
-        UnknownNameError: `name` is not among `names()`, which is asked only for what is not imported yet.
-        DeclarationError: the module, or one of ours that it imports, asks for a name that is not there.
+        UnknownNameError: `name` is not among `names()`, which is only called for a module not imported yet.
+        DeclarationError: the module, or one of ours that it imports, uses a name that does not exist.
     """
     place = f"{package}.{name}.{part}".rstrip(".")
     module = sys.modules.get(place) if isinstance(name, str) else None
@@ -92,28 +93,33 @@ def discover(
             module = importlib.import_module(place)
             return getattr(module, attribute)
         except (ImportError, NameError, AttributeError) as error:
-            if (made := _unknown(error, f"{kind} {name}")) is None:
+            if (refused := _unknown(error, f"{kind} {name}")) is None:
                 raise
-            raise made from error
+            raise refused from error
     return getattr(module, attribute)
 
 
 def _unknown(error: ImportError | NameError | AttributeError, who: str) -> DslKernelError | None:
-    """What a module of ours asks for in vain, with its line; None of what is not ours, such as a package that is missing."""
+    """The error, with its line, for an unknown name in a module of ours; None for others' errors.
+
+    A package that is not installed is not ours.
+    """
     asked, owner = error.name or "", getattr(error, "obj", None)
     if isinstance(error, ImportError):
         owner = sys.modules.get(asked) if asked.startswith(__package__) else None
-        found = re.match(r"cannot import name '(\w+)'", str(error))
-        if owner is None or found is None:
+        quoted = re.match(r"cannot import name '(\w+)'", str(error))
+        if owner is None or quoted is None:
             return None
-        asked = found[1]
+        asked = quoted[1]
     line = traceback.extract_tb(error.__traceback__)[-1]
     root = next((root for root in _ROOTS if Path(line.filename).is_relative_to(root)), None)
     if root is None:
         return None
     known = [text for text in dir(owner) if not text.startswith("_")] if owner is not None else []
-    made = DeclarationError(
-        who, expected=f"a name of {owner.__name__}" if isinstance(owner, ModuleType) else "a name that is defined",
-        got=asked, fix=did_you_mean(asked, known) if known else "import it, or correct the name",
-    )  # fmt: skip
-    return made.at(f"{Path(line.filename).relative_to(root.parent).as_posix()}:{line.lineno}: {line.line}")
+    refused = DeclarationError(
+        who,
+        expected=f"a name of {owner.__name__}" if isinstance(owner, ModuleType) else "a name that is defined",
+        got=asked,
+        fix=did_you_mean(asked, known) if known else "import it, or correct the name",
+    )
+    return refused.at(f"{Path(line.filename).relative_to(root.parent).as_posix()}:{line.lineno}: {line.line}")

@@ -1,6 +1,6 @@
-"""How a kernel is called, as its declaration states it: operands, tensor maps and the launch; plain data of no layer.
+"""How a kernel is called, as its declaration states it: operands, tensor maps and the launch, as plain data.
 
-Sizes that are known only at a call are expressions (`dsl_kernels.expr`) over the names of dims and scalar operands.
+Sizes that are only known at a call are expressions (`dsl_kernels.expr`) over the names of dims and scalars.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from .dtypes import DTYPES
 class Operand:
     """One argument of the program, in call order.
 
-    `shape` and `strides` are expressions, in elements; `strides` is None for a contiguous tensor. A scalar has
-    an empty shape. `written` is False where the kernel only reads it.
+    `shape` and `strides` are expressions, in elements; `strides` is None for a contiguous tensor. A scalar
+    has an empty shape. `written` says whether the kernel writes it.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Operand:
 
     @classmethod
     def scalar(cls, name: str, dtype: str) -> Operand:
-        """A number that is passed by value."""
+        """A number passed by value."""
         return cls(name, "scalar", dtype)
 
 
@@ -48,9 +48,9 @@ class Operand:
 class TensorMap:
     """Arguments of `cuTensorMapEncodeTiled`, innermost dimension first.
 
-    `global_dims` (elements) and `global_strides` (bytes, one fewer than the dims: the innermost is implied) are
-    expressions. `dtype`, `interleave`, `swizzle`, `l2_promotion` and `oob_fill` are the driver's enumerator names
-    without their prefix, such as BFLOAT16, NONE, 128B, L2_128B, NONE.
+    `global_dims` (elements) and `global_strides` (bytes, one fewer than the dims: the innermost is implied)
+    are expressions. `dtype`, `interleave`, `swizzle`, `l2_promotion` and `oob_fill` are the driver's
+    enumerator names without their prefix, such as BFLOAT16, NONE, 128B, L2_128B, NONE.
     """
 
     name: str
@@ -69,24 +69,32 @@ class TensorMap:
     def of_matrix(
         cls, operand: str, dtype: str, rows: int | str, columns: int | str, box_rows: int
     ) -> TensorMap:
-        """`<operand>_map`: boxes of `box_rows` rows by 128 bytes of a dense row-major matrix, as tensor cores read them.
+        """`<operand>_map`: swizzled boxes of `box_rows` rows by 128 bytes of a dense row-major matrix.
 
-        `rows` and `columns` are numbers or names of sizes of the call. What a box has beyond the matrix comes as zeros.
+        `rows` and `columns` are numbers or names of sizes of the call. Elements of a box outside of the
+        matrix are zero.
         """
         size = DTYPES[dtype].bytes
         return cls(
-            f"{operand}_map", operand, dtype.upper(), (str(columns), str(rows)), (f"{columns} * {size}",),
-            (128 // size, box_rows), (1, 1), swizzle="128B",
-        )  # fmt: skip
+            f"{operand}_map",
+            operand,
+            dtype.upper(),
+            (str(columns), str(rows)),
+            (f"{columns} * {size}",),
+            (128 // size, box_rows),
+            (1, 1),
+            swizzle="128B",
+        )
 
 
 @dataclass(frozen=True)
 class Launch:
     """How the entry of a generated module is launched, as its declaration states it.
 
-    For DSLs whose host code cannot be read back: the module carries this record, and its backend turns it into an
-    `Artifact`. `grid` holds expressions over dims and scalars; `block` is the number of threads, `smem` the bytes of shared
-    memory that a CTA asks for even where it uses fewer. Where the expression `resident` is not zero, all CTAs run at once.
+    For DSLs whose host code cannot be read back: the module contains this record, and its backend turns it
+    into an `Artifact`. `grid` has expressions over dims and scalars. `block` is the number of threads. `smem`
+    is the least shared memory, in bytes, that a CTA requests, even if it uses less. Where the expression
+    `resident` is not zero, all CTAs run at once.
     """
 
     operands: tuple[Operand, ...]
@@ -99,12 +107,12 @@ class Launch:
 
     @property
     def dims(self) -> dict[str, tuple[str, str, int]]:
-        """Where each runtime dim can be read at a call: (operand, shape or stride, axis)."""
+        """Where to read each runtime dim at a call: (operand, "shape" or "stride", axis)."""
         return dims_of(self.operands)
 
 
 def dims_of(operands: tuple[Operand, ...]) -> dict[str, tuple[str, str, int]]:
-    """Names that stand alone as an extent or a stride of a tensor operand, and the first place that gives each."""
+    """The names that alone are an extent or a stride of a tensor operand, and the first place of each."""
     scalars = {o.name for o in operands if o.kind == "scalar"}
     dims: dict[str, tuple[str, str, int]] = {}
     for operand in operands:

@@ -1,8 +1,8 @@
-"""One row an architecture: what a CTA may use and which MMA shapes are legal. One row a GPU: how fast a product is.
+"""A row per architecture: what a CTA may use, and which MMA shapes are legal. A row per GPU: how fast it is.
 
-Generated code depends on the architecture alone. The GPU decides grids, splits and predictions, when a call is made.
-`rates_from` says where a GPU's rates come from: those of the H200 were measured on one card, the others are published
-figures that nobody here has checked.
+Generated code depends on the architecture only. The GPU decides grids, splits and predictions at a call.
+`rates_from` says where a GPU's rates come from: those of the H200 were measured on one card; the others are
+published figures that were not checked.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from .arguments import checked, shown
 from .errors import UnsupportedArchError, did_you_mean
 
 RESERVED_SMEM = 1024
-"""Bytes of shared memory that the driver keeps in every CTA; a cubin's record of static memory includes them."""
+"""Bytes of shared memory that the driver reserves in every CTA; a cubin's static memory includes them."""
 
 
 @dataclass(frozen=True)
 class MmaRule:
     """Legal shapes of one tensor-core instruction family.
 
-    `m` lists the legal M of one instruction; a tile's M must be a multiple of one of them. `n_step` and `n_max`
-    bound N per M. `k_bytes` is K times the element size. `mn_major` lists operand dtypes that may be read
-    transposed from shared memory.
+    `m` lists the legal M of one instruction; a tile's M must be a multiple of one of them. `n_step` and
+    `n_max` bound N per M. `k_bytes` is K times the element size. `mn_major` lists operand dtypes that may be
+    read transposed from shared memory.
     """
 
     unit: str
@@ -41,8 +41,8 @@ class MmaRule:
 class ArchSpec:
     """Limits of one architecture.
 
-    `gpu` is the reference product: the row of `GPUS` that counts where no GPU is at hand. `max_cluster` counts CTAs with
-    the non-portable attribute set; 8 are portable.
+    `gpu` is the reference product: the row of `GPUS` that is used where there is no GPU. `max_cluster` is the
+    limit with the non-portable attribute set; 8 CTAs are portable.
     """
 
     name: str
@@ -68,22 +68,24 @@ class ArchSpec:
         return {rule.unit: rule for rule in self.mma}
 
 
-# Dtypes whose rates tell two GPUs apart.
+# Dtypes whose rates are compared to find the GPU most like another.
 COMPARED = ("bfloat16", "float8_e4m3")
-# Share of an H200 that CTAs in clusters of a size can hold at once: a cluster lies within one GPC, and at one CTA an SM some SMs
-# of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
+# Share of an H200's SMs that clusters of a size can occupy at once. A cluster must fit into one GPC, so with
+# one CTA per SM some SMs of each GPC are left over (128 CTAs in clusters of 4, 8 or 16 were measured to take
+# two waves).
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
 
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """One product of an architecture. Bandwidths in GB/s, rates in TFLOP/s without sparsity, times in microseconds.
+    """One product. Bandwidths are in GB/s, rates in TFLOP/s without sparsity, times in microseconds.
 
     Attributes:
-        device: what the driver calls it; its tuned table is found by that name.
+        device: the driver's name of it, by which its tuned table is found.
         clock_mhz: highest clock of the SMs.
-        launch_us, tile_latency_us: an empty kernel in a graph, and the way of a tile from memory to its first use.
-        note: what a user should know before trusting the row; "" where nothing is amiss.
+        launch_us: time of an empty kernel in a graph.
+        tile_latency_us: time from the load of a tile to its first use.
+        note: what a user should know before trusting the row, or "".
     """
 
     name: str
@@ -101,19 +103,19 @@ class GpuSpec:
     note: str = ""
 
     def slots_in_clusters(self, size: int, ctas_per_sm: int = 1) -> int:
-        """CTAs in clusters of a size that run at once."""
+        """How many CTAs in clusters of `size` run at once."""
         share = min(share for least, share in CLUSTERED.items() if least <= size)
         return max(1, int(self.sms * ctas_per_sm * share))
 
     def with_sms(self, sms: int) -> GpuSpec:
-        """This GPU with another number of SMs, and the rates of the SMs in proportion."""
+        """This GPU with another number of SMs, and rates in proportion."""
         share = sms / self.sms
         rates = {dtype: rate * share for dtype, rate in self.tensor_tflops.items()}
         return replace(self, sms=sms, l2_gbps=self.l2_gbps * share, tensor_tflops=rates)
 
     @property
     def octaves(self) -> list[float]:
-        """Where this GPU stands by its SMs, clock, L2, bandwidths and rates: a step of 1 doubles one of them."""
+        """log2 of SMs, clock, L2 size, bandwidths and rates, which tell how similar two GPUs are."""
         sizes = (self.sms, self.clock_mhz, self.l2_bytes, self.hbm_gbps, self.l2_gbps)
         return [math.log2(size) for size in (*sizes, *(self.tensor_tflops[name] for name in COMPARED))]
 
@@ -164,7 +166,7 @@ def _dense(bf16: float, fp8: float) -> dict[str, float]:
 
 
 _PUBLISHED = "published figures, not measured: a model only"
-# NVIDIA publishes no bandwidth of the L2. Hopper's is the H200's for each SM, Blackwell's as TileSight measured it
+# NVIDIA publishes no L2 bandwidth. Hopper's is that of the H200 per SM, Blackwell's was measured by TileSight
 # (arXiv 2607.22432).
 GPUS: dict[str, GpuSpec] = {
     spec.name: spec
@@ -203,7 +205,8 @@ GPUS: dict[str, GpuSpec] = {
             hbm_gbps=4000.0,
             l2_gbps=5260.0,
             tensor_tflops=_dense(148.0, 296.0),
-            rates_from=f"{_PUBLISHED} (specification of the H20 with 96 GB, as the press printed it; SMs and clock as the driver reports them)",
+            rates_from=f"{_PUBLISHED} (specification of the H20 with 96 GB, as the press printed it; "
+            "SMs and clock as the driver reports them)",
         ),
         GpuSpec(
             name="B200",
@@ -276,15 +279,15 @@ def arch_for_capability(major: int, minor: int) -> ArchSpec:
 
 @checked
 def gpu_row(arch: str, device: str = "", sms: int = 0) -> GpuSpec:
-    """The GPU of an architecture that grids, splits and predictions are for.
+    """The row of a GPU, for grids, splits and predictions.
 
     Args:
-        device: its name as the driver or `GPUS` has it; "" is the architecture's reference.
-        sms: how many SMs the driver reports; 0 leaves it to the row.
+        device: its name in the driver or in `GPUS`; "" means the architecture's reference.
+        sms: how many SMs the driver reports; 0 means those of the row.
 
     Returns:
-        The row of that name. A product without one, or a device with other SMs than its row has (part of a GPU, another
-        board), gets the reference's row with its own name and SMs, and a note that says so.
+        The row of that name. A product without a row, or a device whose number of SMs is not its row's (part
+        of a GPU, another board), gets the reference's row with its own name and SMs, and a note that says so.
 
     Raises:
         UnsupportedArchError: no such architecture.
@@ -297,9 +300,8 @@ def gpu_row(arch: str, device: str = "", sms: int = 0) -> GpuSpec:
     if row is not None and sms in (0, row.sms):
         return row
     lacking = f"with {sms} SMs" if row is not None else f"on {spec.name}"
-    found = reference.with_sms(sms) if sms else reference
     return replace(
-        found,
+        reference.with_sms(sms) if sms else reference,
         name=device,
         device=device,
         rates_from=f"those of the {reference.name}, {reference.rates_from}",
@@ -310,9 +312,10 @@ def gpu_row(arch: str, device: str = "", sms: int = 0) -> GpuSpec:
 
 @checked
 def siblings(gpu: GpuSpec) -> list[GpuSpec]:
-    """The rows of a GPU's architecture that are not its own, the nearest first: a table of theirs may speak for it.
+    """The other rows of a GPU's architecture, the most similar first; their tuned tables may stand in.
 
-    A device with other SMs than its product's row is no such row, so that row is among them.
+    The row of a device whose number of SMs is not its product's differs from the product's row, which is then
+    among them.
     """
     others = [row for row in GPUS.values() if row.arch.name == gpu.arch.name and row != gpu]
     return sorted(others, key=lambda row: math.dist(row.octaves, gpu.octaves))

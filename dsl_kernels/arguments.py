@@ -1,7 +1,7 @@
-"""Arguments at the border: their types read off signatures, their ranges and names, each mistake one typed error.
+"""Checks of users' arguments: types (from signatures), ranges and names; a mistake is a typed error.
 
-`@checked` stands above what a user calls. A function so marked says in its annotations what it takes; it need not
-say it again in its body, and what reaches the body is of that type.
+`@checked` marks what a user calls. The function's annotations say what it takes, and whatever reaches its
+body is of these types.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 Refusal = Callable[[str, str, str, str], Exception]
 
 SEEDS = (-(2**63), 2**64 - 1)
-"""What torch's generators take."""
+"""The range of seeds that torch's generators take."""
 
 NEVER_SCARCE = 1 << 28
-"""Bytes that are asked for without a look at what is free."""
+"""Allocations up to this many bytes are not compared with the free memory."""
 
 INT32_MAX = 2**31 - 1
 
@@ -54,11 +54,11 @@ def checked(*, error: Refusal) -> Callable[[F], F]: ...
 
 
 def checked(target: Any = None, *, error: Refusal | None = None) -> Any:
-    """Refuse arguments of other types than the annotations of a function, or of a dataclass's fields, name.
+    """Refuse arguments whose type is not that of a function's, or a dataclass's, annotation.
 
-    An `int` is any integer but a bool, a `float` any real number, a `torch.Tensor` one with strides and memory of
-    its own (not sparse, nested or quantised), a path one that a file system can hold. Elements of sequences and mappings are checked,
-    those of an iterator are not.
+    An `int` is any integer but a bool, a `float` any real number, a `torch.Tensor` a strided one with memory
+    of its own (not sparse, nested or quantised), and a path one that a file system can store. Elements of
+    sequences and mappings are checked, those of an iterator are not.
 
     Args:
         error: makes the error of (argument, expected, got, fix); by default an `ArgumentTypeError`.
@@ -84,7 +84,7 @@ def _guarded(function: Callable[..., Any], error: Refusal) -> Callable[..., Any]
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if not rules:
-            # At the first call: the modules that annotations name may import one another.
+            # Made at the first call, as the modules that annotations name may import each other.
             rules.update({name: _rule(hint) for name, hint in _hints(function).items()})
         for name, value in chain(zip(chain(names, rest), args, strict=False), kwargs.items()):
             rule = rules.get(name)
@@ -104,18 +104,18 @@ def _type_error(name: str, expected: str, got: str, fix: str) -> Exception:
 
 
 def shown(value: Any) -> str:
-    """A value as an error names it: what was typed, cut short, or the type of anything larger."""
+    """A value as an error shows it: as it was typed, but cut short, or the type of anything larger."""
     kind = type(value).__name__
     if value is None or type(value) is bool:
         return str(value)
     if type(value) is int and value.bit_length() > 256:
-        # Python itself refuses to spell the longest ones.
+        # Python refuses to print the longest integers.
         return f"an integer of {value.bit_length()} bits"
     if type(value) in (str, bytes, int, float, complex):
         text = repr(value)
         return f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '...'} ({kind})"
     if type(value) in (list, tuple) and 0 < len(value) <= 3:
-        # Not what they hold in turn: a list may hold itself.
+        # Not recursively, as a list may contain itself.
         held = (f"a {type(v).__name__}" if isinstance(v, list | tuple) else shown(v) for v in value)
         return f"a {kind} of {', '.join(held)}"
     layout = getattr(value, "layout", None)
@@ -126,10 +126,10 @@ def shown(value: Any) -> str:
 
 
 def require_range(name: str, value: int | float, low: int | float, high: int | float, fix: str = "") -> None:
-    """A number lies from `low` to `high`; NaN does not.
+    """Require `low <= value <= high`, which excludes NaN.
 
     Raises:
-        InvalidArgumentError: it does not.
+        InvalidArgumentError: the value is out of range.
     """
     if not low <= value <= high:
         raise InvalidArgumentError(
@@ -153,7 +153,7 @@ def integer(name: str, value: Any, low: int | None = None, high: int | None = No
             ) from None
     if (low is not None and value < low) or (high is not None and value > high):
         limits = f"at least {low}" if high is None else f"{low} to {high}"
-        # Python refuses to spell integers of thousands of digits.
+        # Python refuses to print integers of thousands of digits.
         got = str(value) if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
         raise InvalidArgumentError(name, expected=limits, got=got, fix=f"pass {limits}")
     return int(value)
@@ -181,7 +181,7 @@ def finite(name: str, value: Any, low: float = -math.inf, high: float = math.inf
 
 
 def require_device(name: str, device: Any) -> Any:
-    """The `torch.device` that is meant: the CPU, or a GPU that is here.
+    """The `torch.device` that an argument names: the CPU, or a GPU that exists.
 
     Raises:
         InvalidArgumentError: neither.
@@ -205,7 +205,7 @@ def require_device(name: str, device: Any) -> Any:
 
 
 def require_dense(name: str, tensor: Any) -> None:
-    """Refuse what no kernel can read by address and strides.
+    """Refuse a tensor that no kernel can read by address and strides.
 
     Raises:
         ArgumentTypeError: not a tensor, or sparse, nested, quantised or lazily negated.
@@ -233,10 +233,10 @@ def available_memory() -> int:
 
 
 def require_memory(subject: str, wanted: int, device: Any, fix: str) -> None:
-    """So many bytes are free on a device: a system that overcommits would kill the process later.
+    """Require that many free bytes on a device: a system that overcommits would kill the process later.
 
     Raises:
-        InvalidArgumentError: they are not.
+        InvalidArgumentError: fewer bytes are free.
     """
     if wanted < NEVER_SCARCE:
         return
@@ -270,7 +270,7 @@ def as_json(name: str, content: Any, **options: Any) -> str:
 
 
 def require_known(subject: str, name: str, known: Iterable[str], kind: str = "name") -> None:
-    """A name is among the known ones.
+    """Require a known name.
 
     Args:
         kind: what the name names, such as "executor".
@@ -281,18 +281,18 @@ def require_known(subject: str, name: str, known: Iterable[str], kind: str = "na
     """
     if not isinstance(name, str):
         raise _type_error(subject, f"the name of a {kind}", shown(name), "pass a string")
-    held = list(known)
-    if name not in held:
-        # Few are listed, of many those that are near.
-        expected = f"a known {kind}" if len(held) > 6 else f"{kind} {' or '.join(held)}"
+    names = list(known)
+    if name not in names:
+        # If there are many names, only the near ones are listed.
+        expected = f"a known {kind}" if len(names) > 6 else f"{kind} {' or '.join(names)}"
         raise UnknownNameError(
-            subject, expected=expected, got=shown(name), fix=did_you_mean(name[:200], held)
+            subject, expected=expected, got=shown(name), fix=did_you_mean(name[:200], names)
         )
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """What a parameter takes, as a test and in words."""
+    """What a parameter takes: a test, and its description."""
 
     expected: str
     holds: Callable[[Any], bool]
@@ -321,7 +321,7 @@ _SIMPLE: dict[Any, _Rule] = {
 
 
 def _rule(hint: Any) -> _Rule:
-    """The rule that an annotation states."""
+    """The rule of an annotation."""
     if hint in _SIMPLE:
         return _SIMPLE[hint]
     if isinstance(hint, TypeVar | str):
@@ -369,7 +369,7 @@ def _elements(origin: type, item: _Rule) -> _Rule:
 
 def _one_of(rules: Sequence[_Rule], hints: Sequence[Any]) -> _Rule:
     if Path in hints and str in hints:
-        # A string that is to be a path is held to what a path is.
+        # A string that is used as a path must be a valid one.
         return _one_of(
             [_PATH, *(r for r, h in zip(rules, hints, strict=True) if h not in (Path, str))], (_PATH,)
         )
@@ -401,7 +401,7 @@ def _instance(hint: Any) -> _Rule:
 
 
 def is_path(text: str) -> bool:
-    """Whether a file system can hold that name: no NUL, nothing that has no bytes, no part of more than 255."""
+    """Whether a file system can store a path: no NUL, nothing unencodable, no part above 255 bytes."""
     try:
         encoded = os.fsencode(text)
     except UnicodeEncodeError:
@@ -410,7 +410,7 @@ def is_path(text: str) -> bool:
 
 
 def is_plain_tensor(value: object) -> bool:
-    """Whether a value is a torch tensor as its memory says: not sparse, nested, quantised or lazily negated."""
+    """Whether a value is a tensor that is what its memory says: not sparse, nested, quantised, negated."""
     import torch
 
     return (
@@ -428,7 +428,7 @@ def _plural(rule: _Rule) -> str:
 
 
 def require(name: str, holds: bool, expected: str, got: str, fix: str) -> None:
-    """Refuse an argument of which something does not hold.
+    """Refuse an argument unless a condition holds.
 
     Raises:
         InvalidArgumentError: it does not hold.
@@ -439,7 +439,7 @@ def require(name: str, holds: bool, expected: str, got: str, fix: str) -> None:
 
 @contextlib.contextmanager
 def named_as(**names: str) -> Iterator[None]:
-    """Within it a refusal of an argument names the one that it came from, of the caller's own signature.
+    """In this context refusals name the arguments of the caller's own signature.
 
     Args:
         names: the caller's names by those of what is called.

@@ -1,4 +1,4 @@
-"""Calls as selection looks at them, and the sizes that decide."""
+"""Calls as variant selection sees them, and the sizes that decide."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .errors import InvalidArgumentError
 @checked
 @dataclass(frozen=True)
 class Call:
-    """What selection looks at: the operation, its form, the architecture, the GPU and the runtime dims.
+    """What selection depends on: the operation, its form, the architecture, the GPU and the runtime dims.
 
     Attributes:
         form: variant of the problem ("decode", "prefill", "bf16", "fp8", "default").
-        dims: runtime dims by name, as `problems.binding.bind` finds them.
-        gpu: name that finds the tuned table and the rates, e.g. "NVIDIA H200"; "" skips the table and takes the rates of
+        dims: runtime dims by name, as `problems.binding.bind` computes them.
+        gpu: the name of the tuned table and the rates, e.g. "NVIDIA H200"; "" uses no table, and the rates of
             the architecture's reference GPU.
-        sms: SMs of the GPU; 0 where its row says it.
-        own: whether the GPU's own tables speak; False selects as if it had none.
+        sms: SMs of the GPU; 0 means those of its row.
+        own: False selects as if the GPU had no tuned tables of its own.
     """
 
     op: str
@@ -49,7 +49,7 @@ class Call:
 
     @property
     def row(self) -> GpuSpec:
-        """The GPU that launch dims and predictions are for."""
+        """The row of the GPU, for launch dims and predictions."""
         return gpu_row(self.arch, self.gpu, self.sms)
 
     @property
@@ -60,13 +60,13 @@ class Call:
 
 @checked
 def bucket(call: Call) -> dict[str, int]:
-    """The sizes that decide, rounded up to powers of two; 0 stays apart."""
+    """The sizes that decide, rounded up to powers of two; 0 stays 0."""
     return {name: value and 1 << (value - 1).bit_length() for name, value in deciding(call).items()}
 
 
 @checked
 def deciding(call: Call) -> dict[str, int]:
-    """The sizes that decide, as they are: what a tuned point is named by."""
+    """The sizes that decide, unrounded: they name a tuned point."""
     program = programs.get(call.op)
     program.problem.operands(call.form)
     try:
@@ -81,5 +81,5 @@ def deciding(call: Call) -> dict[str, int]:
 
 
 def assumed(call: Call, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Dims for a model: the bucket's sizes over the call's own, with derived ones that follow them."""
+    """Dims for a model: the call's own with the sizes of a bucket in their place, derived dims included."""
     return policies.get(call.op).resized(call.dims, sizes)

@@ -14,10 +14,10 @@ class DType:
     """One dtype.
 
     Attributes:
-        name: what declarations call it; in capitals it is the driver's name of a tensor map's element type.
-        bytes: of one element.
-        torch_name: torch's name, which NumPy and TIR share.
-        ptx: PTX's name of the type.
+        name: the name in declarations; in capitals, the driver's name of a tensor map's element type.
+        bytes: size of one element.
+        torch_name: the name in torch, NumPy and TIR.
+        ptx: the name in PTX.
     """
 
     name: str
@@ -27,7 +27,7 @@ class DType:
 
     @property
     def torch(self) -> torch.dtype:
-        """torch's dtype."""
+        """The dtype in torch."""
         import torch
 
         return getattr(torch, self.torch_name)

@@ -1,4 +1,4 @@
-"""Every environment variable the project reads, in one typed table; read at call time, never at import."""
+"""A typed table of every environment variable that the project reads, at call time, never at import."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EnvVar(Generic[T]):
             return self.default
         try:
             return self.parse(text)
-        except (ValueError, RuntimeError):  # the latter where a tilde has no home directory to stand for
+        except (ValueError, RuntimeError):  # RuntimeError: a tilde without a home directory
             raise InvalidArgumentError(
                 self.name,
                 expected=self.expected,
@@ -76,7 +76,7 @@ def _positive(text: str) -> int:
 def _folder(text: str) -> Path:
     try:
         path = Path(text).expanduser()
-    except RuntimeError as error:  # "~name" of nobody, or no home at all
+    except RuntimeError as error:  # "~name" of an unknown user, or no home directory at all
         raise ValueError(text) from error
     if not is_path(str(path)):
         raise ValueError(text)
@@ -84,21 +84,23 @@ def _folder(text: str) -> Path:
 
 
 def watch(*variables: EnvVar[Any]) -> Callable[[], tuple[object, ...]]:
-    """A function that reads the variables' raw text, to notice a change on every call of an op.
+    """A function that returns the variables' raw text, by which every call of an op notices a change.
 
-    `os.environ` encodes the name and decodes the value at each access, most of a microsecond; this looks only.
+    `os.environ` takes almost a microsecond to encode the name and decode the value at each access, so this
+    reads the dictionary below it.
     """
-    held: Mapping[Any, object] = getattr(os.environ, "_data", os.environ)
-    encode: Callable[[str], Any] = os.environ.encodekey if held is not os.environ else str
+    raw: Mapping[Any, object] = getattr(os.environ, "_data", os.environ)
+    encode: Callable[[str], Any] = os.environ.encodekey if raw is not os.environ else str
     keys = [encode(variable.name) for variable in variables]
-    return lambda: tuple(map(held.get, keys))
+    return lambda: tuple(map(raw.get, keys))
 
 
 CACHE_DIR = EnvVar[Path | None](
     "DSL_KERNELS_CACHE_DIR",
     _folder,
     None,
-    "Root of every cache (artifacts, the DSLs' own caches, the emulator's core); the platform's user cache by default.",
+    "Root of every cache (artifacts, the DSLs' own caches, the emulator's core); "
+    "the platform's user cache by default.",
     "a folder",
 )
 GENERATED_DIR = EnvVar[Path | None](
@@ -119,7 +121,8 @@ TUNED_DIR = EnvVar[Path | None](
     "DSL_KERNELS_TUNED_DIR",
     _folder,
     None,
-    "Folder of the user's own tuned tables (`tune`), read before the shipped ones; the platform's user data by default.",
+    "Folder of the user's own tuned tables (`tune`), read before the shipped ones; "
+    "the platform's user data by default.",
     "a folder",
 )
 DISABLE_JIT = EnvVar(
@@ -140,14 +143,16 @@ EXECUTOR = EnvVar(
     "DSL_KERNELS_EXECUTOR",
     str,
     "",
-    "Executor for ops that name none: cuda, interpreter or emulator. Default: cuda for CUDA tensors, else an error.",
+    "Executor for ops that name none: cuda, interpreter or emulator. "
+    "Default: cuda for CUDA tensors, else an error.",
     "cuda, interpreter or emulator",
 )
 CHECK_VALUES = EnvVar(
     "DSL_KERNELS_CHECK_VALUES",
     _flag,
     False,
-    "Read index and length operands back and check their ranges before each launch (synchronises; debugging only).",
+    "Read index and length operands back and check their ranges before each launch "
+    "(synchronises; debugging only).",
     "0 or 1",
 )
 JOBS = EnvVar[int | None](
@@ -182,15 +187,15 @@ def table() -> list[dict[str, Any]]:
 
 
 def cache_root() -> Path:
-    """The one folder of all caches: DSL_KERNELS_CACHE_DIR, or the platform's cache folder of the user.
+    """The one folder of all caches: DSL_KERNELS_CACHE_DIR, or the user's cache folder on this platform.
 
     Raises:
-        CacheError: code CACHE_HOME; neither is there (no home directory and no passwd entry).
+        CacheError: code CACHE_HOME; neither exists (no home directory and no passwd entry).
     """
     configured = CACHE_DIR.get()
-    found = configured.absolute() if configured is not None else _platform_folder("user_cache_path")
-    if found is not None:
-        return found
+    root = configured.absolute() if configured is not None else _platform_folder("user_cache_path")
+    if root is not None:
+        return root
     raise CacheError(
         "the cache folder",
         expected="a home directory, XDG_CACHE_HOME or DSL_KERNELS_CACHE_DIR",
@@ -201,22 +206,26 @@ def cache_root() -> Path:
 
 
 def tuned_root() -> Path | None:
-    """The folder of the user's tuned tables: DSL_KERNELS_TUNED_DIR, or below the platform's user data; None without a home."""
+    """The folder of the user's tuned tables; None without a home directory.
+
+    It is DSL_KERNELS_TUNED_DIR, or a folder in the user's data on this platform.
+    """
     configured = TUNED_DIR.get()
     if configured is not None:
         return configured.absolute()
-    found = None
+    data = None
     with contextlib.suppress(ImportError):
-        found = _platform_folder("user_data_path")
-    return found / "tuned" if found is not None else None
+        data = _platform_folder("user_data_path")
+    return data / "tuned" if data is not None else None
 
 
 def _platform_folder(kind: str) -> Path | None:
     import platformdirs
 
-    # Without a home directory, newer versions of platformdirs raise RuntimeError and older ones leave the tilde.
+    # Without a home directory, newer versions of platformdirs raise RuntimeError and older ones leave the
+    # tilde.
     with contextlib.suppress(RuntimeError):
-        found: Path = getattr(platformdirs, kind)("dsl_kernels", appauthor=False)
-        if found.is_absolute():
-            return found
+        folder: Path = getattr(platformdirs, kind)("dsl_kernels", appauthor=False)
+        if folder.is_absolute():
+            return folder
     return None

@@ -16,7 +16,7 @@ class DslKernelError(TypedError):
 
 
 BaseError = DslKernelError
-"""The same class, under the name that it has for modules that are also in the emulator's own distribution."""
+"""The same class, under the name by which modules shared with the emulator's distribution import it."""
 
 
 class InvalidArgumentError(DslKernelError, ValueError):
@@ -104,7 +104,7 @@ class ArtifactError(DslKernelError, RuntimeError):
 
 
 class BundleError(ArtifactError):
-    """A bundle that is missing, damaged, for another architecture, or of other sources than this library's."""
+    """A bundle that is missing, damaged, for another architecture, or from other sources than the library."""
 
     default_code = "BUNDLE"
 
@@ -122,13 +122,13 @@ class LaunchError(DslKernelError, RuntimeError):
 
 
 class ResidencyError(LaunchError):
-    """CTAs that wait for one another are more than run at once where they were launched."""
+    """A launch of more CTAs than run at once on the device, though they wait for one another."""
 
     default_code = "LAUNCH_RESIDENCY"
 
 
 class ExchangeError(DslKernelError, RuntimeError):
-    """A rank of a process group did not come to an exchange of the others, or the connection broke."""
+    """A rank of a process group did not join an exchange of the others, or the connection broke."""
 
     default_code = "EXCHANGE"
 

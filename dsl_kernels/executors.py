@@ -1,4 +1,4 @@
-"""Where a variant runs: on a GPU, in the PTX emulator, or tile by tile in torch; one interface for all three."""
+"""Where a variant runs: on a GPU, in the PTX emulator, or in the torch interpreter; one interface for all."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def gpu_at_hand(index: int) -> GpuSpec:
     Raises:
         UnsupportedArchError: nothing is generated for that GPU.
     """
-    found = torch.cuda.get_device_properties(index)
-    arch = arch_for_capability(found.major, found.minor)
-    return gpu_row(arch.name, found.name, found.multi_processor_count)
+    device = torch.cuda.get_device_properties(index)
+    arch = arch_for_capability(device.major, device.minor)
+    return gpu_row(arch.name, device.name, device.multi_processor_count)
 
 
 class Launcher(Protocol):
@@ -42,12 +42,13 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True)
 class _InTorch:
-    """What a function of torch does in a kernel's place; the function looks at its operands by itself."""
+    """A launcher that calls a function of torch; the function checks its operands itself."""
 
     launch: Callable[[Mapping[str, Any], Mapping[str, int]], None]
 
     def __call__(self, operands: Mapping[str, Any], dims: Mapping[str, int], stream: int = 0) -> None:
-        # Operands that want a gradient could not be written in place, and autocast would round what a program multiplies.
+        # Operands that require a gradient cannot be written in place, and autocast would round the program's
+        # products.
         with torch.inference_mode(), torch.autocast("cpu", enabled=False):
             self.launch(operands, dims)
 
@@ -56,11 +57,11 @@ class _InTorch:
 
 
 NOTHING = _InTorch(lambda operands, dims: None)
-"""Of a call whose results have no elements: kernels divide by sizes that are zero in it."""
+"""The launcher of a call whose results have no elements; a kernel would divide by sizes of zero."""
 
 
 def fills(values: Mapping[str, float | str]) -> Launcher:
-    """Of a call that has nothing to read: outputs by name and the value that each is filled with, or the scalar that gives it."""
+    """The launcher of a call without inputs: fills each output with a value, or with a named scalar."""
 
     def launch(operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
         for name, value in values.items():
@@ -122,8 +123,9 @@ class Emulator:
         interleaving: order of warps and asynchronous engines; lock-step by default.
         check: "raise" at the first finding, or "report" to collect them in `report`.
         edit: applied to the PTX before it runs, to see whether the checks notice a broken kernel.
-        strict: also fail on fences that hardware may forgive, on barriers that a warp may fall behind or arrive at out of
-            order, and on races within a warp (`strict_fences`, `strict_lapping`, `strict_races` of the emulator).
+        strict: also fail on missing fences that hardware may forgive, on barriers that may lap a warp or that
+            a warp may reach out of order, and on races within a warp (`strict_fences`, `strict_lapping` and
+            `strict_races` of the emulator).
         trace: how many of the last events the report keeps.
     """
 
@@ -226,7 +228,7 @@ class Emulator:
 
 
 def _element_type(enumerator: str) -> str:
-    """PTX's name of what the driver calls a tensor map's element type."""
+    """PTX's name of a tensor map's element type, from the driver's."""
     name = enumerator.lower()
     return DTYPES[name].ptx if name in DTYPES else name
 
@@ -254,7 +256,7 @@ def for_device(device_type: str, name: str | None) -> str:
 
     Raises:
         UnknownNameError: there is no such executor.
-        ExecutorUnavailableError: CPU tensors without a named executor, or an executor that cannot take the device.
+        ExecutorUnavailableError: CPU tensors and no named executor, or an executor for other devices.
     """
     if name is None or name == "":
         if device_type == "cuda":

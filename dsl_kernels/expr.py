@@ -1,6 +1,7 @@
-"""Integer expressions over runtime dims, as text: grids, shapes and tensor-map extents in declarations and artifacts.
+"""Integer expressions over runtime dims, as text: grids, shapes and tensor-map extents.
 
-The grammar is Python's, restricted to what can only compute a number, so that text from a file is safe to compile.
+The grammar is Python's, restricted to what can only compute a number, so that text from a file is safe to
+compile.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from .errors import DeclarationError
 
 FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceildiv": lambda a, b: -(-a // b)}
 SCOPE = {"__builtins__": {}, **FUNCTIONS}
-# A shift by a runtime value could ask for a number of any length.
+# A shift by a runtime value could create a number of any length.
 LONGEST_SHIFT = 64
 
 _ALLOWED = (
-    ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Call, ast.IfExp, ast.Compare, ast.BoolOp, ast.And, ast.Or,
-    ast.UnaryOp, ast.USub, ast.Not, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift,
-    ast.BitAnd, ast.BitOr, ast.BitXor, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
+    ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Call, ast.IfExp, ast.Compare, ast.BoolOp, ast.And,
+    ast.Or, ast.UnaryOp, ast.USub, ast.Not, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod,
+    ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt,
+    ast.GtE,
 )  # fmt: skip
 
 
@@ -90,7 +92,7 @@ def compile_expressions(texts: Sequence[str], arguments: Sequence[str]) -> Calla
     """One function of `arguments`, by position, that returns the value of every expression.
 
     Raises:
-        DeclarationError: a malformed expression, a name that is not an argument, or an argument that is no name.
+        DeclarationError: a malformed expression, a name that is no argument, or an argument that is no name.
     """
     return _compiled(tuple(texts), tuple(arguments))
 

@@ -1,6 +1,7 @@
-"""The tile language in one import: what a schedule, a body and a leaf are written in.
+"""The tile language in one import: the names in which a schedule, a body and a leaf are written.
 
-docs/declaring.md, bodies.md, statements.md and leaves.md say what each word means, `examples/` use them one idea at a time.
+`docs/declaring.md`, `bodies.md`, `statements.md` and `leaves.md` explain each name; `examples/` introduces
+them one idea at a time.
 """
 
 from .abi import TensorMap
@@ -64,11 +65,12 @@ from .tile.leaf_text import WARP, by_text
 from .tile.text import Box, Recorder, Value, View, ceildiv, maximum, minimum, select
 
 __all__ = [
-    "START", "WARP", "ArchSpec", "BFloat16", "Body", "Boolean", "Box", "Buffer", "Changes", "Channel", "Engine",
-    "Float16", "Float32", "Global", "Int32", "Int64", "Knob", "LeafRecorder", "Mma", "Names", "OperandSpec", "Pipeline",
-    "Reader", "Recorder", "Registers", "Role", "Schedule", "Sets", "Shared", "Size", "Space", "State", "Tensor", "TensorMap",
-    "Turn", "Uint8", "Uint32", "Value", "View", "Writes", "by_text", "ceildiv", "divide", "divide_rows", "exp2",
-    "exp2_below", "inline", "is_nan", "max_of_lanes", "maximum", "minimum", "moves", "named", "quad_most", "quad_sum",
-    "read_tensor", "recorded", "rolled", "round_to", "row_maxima", "row_most", "row_sum", "row_sums", "rsqrt", "scale_rows",
-    "select", "sqrt", "stage_rows", "sum_of_lanes", "unrolled", "write_rows", "write_tensor",
+    "START", "WARP", "ArchSpec", "BFloat16", "Body", "Boolean", "Box", "Buffer", "Changes", "Channel",
+    "Engine", "Float16", "Float32", "Global", "Int32", "Int64", "Knob", "LeafRecorder", "Mma", "Names",
+    "OperandSpec", "Pipeline", "Reader", "Recorder", "Registers", "Role", "Schedule", "Sets", "Shared",
+    "Size", "Space", "State", "Tensor", "TensorMap", "Turn", "Uint8", "Uint32", "Value", "View", "Writes",
+    "by_text", "ceildiv", "divide", "divide_rows", "exp2", "exp2_below", "inline", "is_nan", "max_of_lanes",
+    "maximum", "minimum", "moves", "named", "quad_most", "quad_sum", "read_tensor", "recorded", "rolled",
+    "round_to", "row_maxima", "row_most", "row_sum", "row_sums", "rsqrt", "scale_rows", "select", "sqrt",
+    "stage_rows", "sum_of_lanes", "unrolled", "write_rows", "write_tensor",
 ]  # fmt: skip

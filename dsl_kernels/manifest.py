@@ -1,4 +1,4 @@
-"""The manifest of a generated set: a record for each of its kernel modules."""
+"""The manifest of a generated set: a record for each kernel module."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Variant:
         """Text of the generated module.
 
         Raises:
-            ArtifactError: the library came without its generated set, and the variant is a bundle's.
+            ArtifactError: the library has no generated set, and the variant is a bundle's.
         """
         try:
             return self.path.read_text()
@@ -44,7 +44,7 @@ class Variant:
             ) from None
 
     def record(self) -> dict[str, Any]:
-        """The variant in the words of the manifest."""
+        """The variant's record in the manifest."""
         return {
             "id": self.id,
             "op": self.op,

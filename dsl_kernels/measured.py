@@ -1,13 +1,13 @@
-"""What was measured: the user's tuned table beside the shipped one, and what its points say of calls between them.
+"""Measurements: the user's tuned table and the shipped one, and estimates for calls between their points.
 
-A tuned table holds points: sizes at which variants were timed. Where a GPU has none, the
-registry scales those of a sibling. `python -m dsl_kernels tune` writes one of the user's own:
+A tuned table has points: sizes at which variants were timed. If a GPU has none, the registry scales those of
+a sibling. `python -m dsl_kernels tune` writes a table of the user's own:
 
-    <folder>/<gpu>.json                 entries as in the shipped table, read before it
-    <folder>/variants/manifest.json     the winners that the generated set lacks, with their modules beside it
-    <folder>/journal/<gpu>.jsonl        every time that a search took, to go on from
+    <folder>/<gpu>.json                 entries as in the shipped table; they take precedence
+    <folder>/variants/manifest.json     winners that the generated set lacks, with their modules beside it
+    <folder>/journal/<gpu>.jsonl        every time that a search measured, from which it can be resumed
 
-Whatever is wrong with the user's files costs a warning that names the file and the fix, and never a call.
+A fault in the user's files costs a warning, which names the file and the fix, but never a call.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 TUNED = Path(__file__).resolve().parent / "tuned"
 TUNED_SCHEMA = 1
-# Of the user's tables.
+# The schema of the user's tables.
 SCHEMA = 1
 MODULES = "variants"
-# Measured points that speak for a call, at most.
+# At most this many measured points are used for a call.
 NEIGHBOURS = 8
-# Octaves at which a point says as much of a call as the cost model does; it weighs by the inverse square.
+# At this distance, in octaves, a point has the weight of the uncorrected model; weights fall with the square.
 TRUST = 2.0
 
 Entry = Mapping[str, Any]
@@ -53,7 +53,7 @@ def slug(gpu: str) -> str:
 
 @lru_cache(maxsize=64)
 def declaration(op: str) -> str:
-    """Hash of what declares an operation: entries made from another declaration say nothing of this one."""
+    """Hash of the sources that declare an operation: entries measured with others do not apply."""
     digest = hashlib.sha256()
     for part in ("problem", "program"):
         for path in kernels.files(op, part):
@@ -63,7 +63,7 @@ def declaration(op: str) -> str:
 
 @dataclass(frozen=True)
 class UserTable:
-    """What a user's folder holds for a GPU: entries that apply, and the variants among them that were not generated."""
+    """The user's entries for a GPU that apply, and those of their variants that the generated set lacks."""
 
     path: Path | None = None
     entries: tuple[Entry, ...] = ()
@@ -76,7 +76,7 @@ class UserTable:
 
 @checked
 def user_table(gpu: str) -> UserTable:
-    """The user's table of a GPU; empty where there is none, and with a warning where there is none that can be used."""
+    """The user's table of a GPU; empty if there is none, or, with a warning, if it cannot be used."""
     folder = env.tuned_root()
     if folder is None or not slug(gpu) or not is_path(str(folder / f"{slug(gpu)}.json")):
         return UserTable()
@@ -88,9 +88,9 @@ def user_table(gpu: str) -> UserTable:
 def added_variants() -> dict[str, Variant]:
     """Every variant in the user's folder that the generated set lacks, by id."""
     folder = env.tuned_root()
-    found = {} if folder is None else _added(folder)
-    here = {variant.id for variant in variants.variants()} if found else ()
-    return {name: variant for name, variant in found.items() if name not in here}
+    added = {} if folder is None else _added(folder)
+    generated = {variant.id for variant in variants.variants()} if added else ()
+    return {name: variant for name, variant in added.items() if name not in generated}
 
 
 def _stamp(path: Path) -> int | None:
@@ -110,7 +110,8 @@ def _read(path: Path, stamps: tuple[int | None, ...], generated: str) -> UserTab
         made = content["metadata"]
         if content["schema"] != SCHEMA or made["dsl_kernels"] != __version__:
             raise ValueError(
-                f"written by version {made.get('dsl_kernels')}, schema {content['schema']}; this is {__version__}, {SCHEMA}"
+                f"written by version {made.get('dsl_kernels')}, schema {content['schema']}; "
+                f"this is {__version__}, {SCHEMA}"
             )
         if slug(made["gpu"]) != path.stem:
             raise ValueError(f"measured on {made['gpu']!r}")
@@ -119,17 +120,21 @@ def _read(path: Path, stamps: tuple[int | None, ...], generated: str) -> UserTab
         cause = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         log.warning("ignoring the tuned table %s: %s; %s", path, cause, again)
         return UserTable()
-    held = _added(path.parent)
-    known = {variant.id for variant in variants.variants()} | held.keys()
+    added = _added(path.parent)
+    here = {variant.id for variant in variants.variants()}
+    known = here | added.keys()
     kept = [e for e in entries if e["variant"] in known and _declared(e["op"]) == e["declaration"]]
     if len(kept) < len(entries):
         log.warning(
-            "ignoring %d of %d entries of the tuned table %s: variants that are gone, or an older declaration; %s",
-            len(entries) - len(kept), len(entries), path, again,
-        )  # fmt: skip
-    here = {variant.id for variant in variants.variants()}
+            "ignoring %d of %d entries of the tuned table %s: "
+            "variants that are gone, or an older declaration; %s",
+            len(entries) - len(kept),
+            len(entries),
+            path,
+            again,
+        )
     wanted = {name for e in kept for name in e["us"]} - here
-    return UserTable(path, tuple(kept), {name: held[name] for name in sorted(wanted & held.keys())})
+    return UserTable(path, tuple(kept), {name: added[name] for name in sorted(wanted & added.keys())})
 
 
 def _declared(op: str) -> str:
@@ -140,10 +145,10 @@ def _declared(op: str) -> str:
 
 
 def _whole(entry: Any) -> Entry:
-    """An entry with every field of the kind that selection expects.
+    """An entry, checked to have every field that selection reads.
 
     Raises:
-        ValueError: it is not.
+        ValueError: a field is missing or of the wrong kind.
     """
     sound = (
         isinstance(entry, dict)
@@ -167,18 +172,18 @@ def _numbers(values: Any, kind: Any) -> bool:
 
 
 def _added(folder: Path) -> dict[str, Variant]:
-    """The variants in a user's folder whose modules are what the manifest says."""
+    """The variants in a user's folder, by id; none, with a warning, if a module differs from the manifest."""
     root = folder / MODULES
     if _stamp(root / variants.MANIFEST) is None:
         return {}
     try:
         storage.require_trusted(folder, root, root / variants.MANIFEST)
-        found = variants.in_folder(root)
-        for variant in found:
+        listed = variants.in_folder(root)
+        for variant in listed:
             storage.require_trusted(variant.path.parent.parent, variant.path.parent, variant.path)
             if hashlib.sha256(storage.read_file(variant.path)).hexdigest() != variant.sha256:
                 raise ValueError(f"{variant.path.name} is not what its manifest lists")
-        return {variant.id: variant for variant in found}
+        return {variant.id: variant for variant in listed}
     except (DslKernelError, OSError, ValueError) as error:
         fix = f"tune again with `python -m dsl_kernels tune`, or delete {root}"
         warn_once(f"ignoring the tuned variants in {root}: {error}; {fix}")
@@ -218,33 +223,33 @@ def entries_of(path: Path) -> tuple[Entry, ...]:
 
 @checked
 def tuned_table(gpu: str) -> tuple[Entry, ...]:
-    """Entries of the shipped table of a GPU; empty when none were recorded."""
+    """Entries of the shipped table of a GPU; empty if none were recorded."""
     path = TUNED / f"{slug(gpu)}.json"
     return entries_of(path) if is_path(str(path)) and path.exists() else ()
 
 
 @checked
 def points(gpu: GpuSpec, op: str, form: str, *, own: bool = True) -> tuple[list[Entry], GpuSpec | None]:
-    """The measured points of an operation's form that speak for a GPU, and the sibling that they were measured on.
+    """The measured points of an operation's form for a GPU, and the sibling on which they were measured.
 
-    Its own alone where it has any, then no sibling is returned; else those of the nearest sibling that has some.
+    If the GPU has points of its own, these and None; else those of the most similar sibling that has some.
 
     Args:
         own: False leaves the GPU's own tables out.
     """
-    if own and (found := _points_of(gpu, op, form)):
-        return found, None
+    if own and (measured := _points_of(gpu, op, form)):
+        return measured, None
     for sibling in siblings(gpu):
         try:
-            if found := _points_of(sibling, op, form):
-                return found, sibling
+            if measured := _points_of(sibling, op, form):
+                return measured, sibling
         except ArtifactError as error:
             warn_once(f"ignoring the tuned table of the {sibling.name}: {error}")
     return [], None
 
 
 def _points_of(gpu: GpuSpec, op: str, form: str) -> list[Entry]:
-    """What a GPU's own tables hold of an operation's form. A product's shipped table is of all its SMs."""
+    """A GPU's own points of an operation's form; a shipped table needs the product with all its SMs."""
     rows = [row for row in GPUS.values() if row.device == gpu.device]
     shipped = tuned_table(gpu.device) if gpu in rows or not rows else ()
     entries = merged(user_table(gpu.device).entries, shipped)
@@ -252,25 +257,25 @@ def _points_of(gpu: GpuSpec, op: str, form: str) -> list[Entry]:
 
 
 def merged(user: Sequence[Entry], shipped: Sequence[Entry]) -> list[Entry]:
-    """The user's entries, and the shipped ones of other points."""
+    """The user's entries, and the shipped ones for other points."""
     taken = {point_of(entry) for entry in user}
     return [*user, *(entry for entry in shipped if point_of(entry) not in taken)]
 
 
 def table_of(entry: Entry) -> str:
-    """Which table an entry is of: those that `tune` writes name the declaration that was timed."""
+    """Which table an entry is from; only those that `tune` writes name the declaration that was timed."""
     return "user's tuned table" if "declaration" in entry else "tuned table"
 
 
 def point_of(entry: Entry) -> tuple[Any, ...]:
-    """What an entry stands for: operation, form and the sizes that decide."""
+    """The point of an entry: operation, form and the sizes that decide."""
     return entry["op"], entry["form"], tuple(sorted(entry["bucket"].items()))
 
 
 def octaves(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, float] | None:
-    """How far point a lies from b, size by size; None where they say nothing of each other.
+    """How far a is from b in each size, in octaves; None if they are not comparable.
 
-    0 stays apart: a size that is absent is no small size.
+    A size of 0 only compares with 0: it means that something is absent, not that it is small.
     """
     if a.keys() != b.keys() or any((a[name] == 0) != (b[name] == 0) for name in a):
         return None
@@ -279,7 +284,7 @@ def octaves(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, float] | No
 
 @dataclass(frozen=True)
 class Near:
-    """A measured point, and how many octaves it lies from a call by size."""
+    """A measured point, and its distance from a call in each size, in octaves."""
 
     offsets: Mapping[str, float]
     entry: Entry
@@ -289,7 +294,7 @@ class Near:
         return math.hypot(*self.offsets.values())
 
     def before(self, other: Near) -> bool:
-        """Whether it lies between the call and the other point, in every size."""
+        """Whether it is between the call and the other point in every size."""
         return self.offsets != other.offsets and all(
             min(0.0, far) <= self.offsets[name] <= max(0.0, far) for name, far in other.offsets.items()
         )
@@ -298,20 +303,20 @@ class Near:
 def near(
     entries: Iterable[Entry], op: str, form: str, sizes: Mapping[str, int], of: Iterable[str]
 ) -> list[Near]:
-    """The measured points around a call where some of these variants were timed, the nearest first.
+    """The measured points around a call at which some of the variants `of` were timed, the nearest first.
 
-    Those with none between them and the call count, as its neighbours below and above in each size; the point of the
-    call's own sizes therefore stands alone. Of another point a single time says nothing: there is none to compare it with.
+    A point counts if no other one is between it and the call; a point of the call's own sizes is therefore
+    the only one. Any other point needs two times, as only their ratio says something.
     """
-    wanted, found = set(of), []
+    wanted, comparable = set(of), []
     for entry in entries:
         if entry["op"] == op and entry["form"] == form:
             offsets, timed = octaves(entry["bucket"], sizes), len(wanted & entry.get("us", {}).keys())
             if offsets is not None and timed >= (2 if any(offsets.values()) else 1):
-                found.append(Near(offsets, entry))
+                comparable.append(Near(offsets, entry))
     around: list[Near] = []
-    # What lies before another point is nearer than that one, and is taken or has a taken one before it.
-    for far in sorted(found, key=lambda point: point.distance):
+    # A point between the call and another one is nearer, so it comes first here.
+    for far in sorted(comparable, key=lambda point: point.distance):
         if len(around) == NEIGHBOURS:
             break
         if not any(point.before(far) for point in around):
@@ -320,7 +325,7 @@ def near(
 
 
 def enclosed(points: Sequence[Near]) -> bool:
-    """Whether points lie below and above a call in every size in which they differ from it."""
+    """Whether there are points below and above a call in every size in which any differs from it."""
     return bool(points) and all(
         low == high == 0 or low < 0 < high
         for name in points[0].offsets
@@ -335,31 +340,32 @@ def between(
     predicted: Mapping[str, float | None],
     predicted_at: Callable[[str, Entry], float | None],
 ) -> dict[str, float]:
-    """Estimated microseconds of the variants that any of the points timed: the cost model, corrected by the points.
+    """Estimated microseconds of the variants that any point timed: the model, corrected by the points.
 
-    A point's times are compared with each other only, as sessions differ: what counts is by how much the model misjudges
-    a variant against the others there. That is carried over with the inverse square of the distance, against the
-    weight of a correction of none, so that far from all points the model decides. Where the points enclose the call,
-    a variant stands against the others no better than at any of them, and no worse where all of them timed it.
+    Only times of one point are compared with each other, as measuring sessions differ: the correction of a
+    variant is by how much the model misjudges it relative to the others there. Corrections are averaged with
+    weights of the inverse squared distance, together with a correction of zero, so that far from all points
+    the model decides. If the points enclose the call, a variant gets no better relative to the others than at
+    any point, and no worse if all points timed it.
     """
     timed = [name for name in predicted if any(name in point.entry["us"] for point in points)]
     model = {name: predicted[name] for name in timed}
     at = [{name: predicted_at(name, p.entry) for name in timed if name in p.entry["us"]} for p in points]
-    if any(us is None for held in (model, *at) for us in held.values()):
-        # Without predictions the points' times stand for themselves.
-        model, at = dict.fromkeys(timed, 1.0), [dict.fromkeys(held, 1.0) for held in at]
-    shared = [name for name in timed if all(name in held for held in at)]
+    if any(us is None for each in (model, *at) for us in each.values()):
+        # Without predictions the measured times decide alone.
+        model, at = dict.fromkeys(timed, 1.0), [dict.fromkeys(each, 1.0) for each in at]
+    shared = [name for name in timed if all(name in each for each in at)]
     total = dict.fromkeys(timed, 0.0)
     weights = dict.fromkeys(timed, TRUST**-2)
     lead: dict[str, list[float]] = {name: [] for name in timed}
     inside = enclosed(points)
     level = spread = 0.0
-    for point, held in zip(points, at, strict=True):
+    for point, predictions in zip(points, at, strict=True):
         weight = max(point.distance, 1e-3) ** -2
-        misjudged = {name: math.log(point.entry["us"][name] / us) for name, us in held.items() if us}
-        middle = _mean(misjudged, shared or held)
-        times = {name: math.log(point.entry["us"][name]) for name in held}
-        centre = _mean(times, shared or held)
+        misjudged = {name: math.log(point.entry["us"][name] / us) for name, us in predictions.items() if us}
+        middle = _mean(misjudged, shared or predictions)
+        times = {name: math.log(point.entry["us"][name]) for name in predictions}
+        centre = _mean(times, shared or predictions)
         level, spread = level + weight * middle, spread + weight
         for name, log_ratio in misjudged.items():
             total[name] += weight * (log_ratio - middle)

@@ -1,6 +1,6 @@
-"""What models say that variants take: the clock's cached walks where it ranks them (`clock.cached`), else the cost model.
+"""Predicted times of variants, by the clock's cached walks (`clock.cached`) or by the cost model.
 
-A model that fails must not fail a call: it gives None, with one warning.
+A model that fails must not fail a call: it gives None, and warns once.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 CLOCK, COST_MODEL = "clock", "cost model"
 
-# Microseconds, None where the model fails, and what bounds them.
+# Microseconds (None if the model fails), and the term that bounds them.
 Predicted = tuple[float | None, str]
 
 
 def predict(call: Call, variants: Sequence[Variant], dims: Mapping[str, int]) -> tuple[str, list[Predicted]]:
-    """The model that ranks these variants, and what it says of each: the clock where it knows all of them."""
+    """The model that ranks these variants (the clock if it knows all of them), and its predictions."""
     if _walked(variants):
-        found = [prediction(call, variant, dims, CLOCK) for variant in variants]
-        if all(us is not None for us, _ in found):
-            return CLOCK, found
+        predictions = [prediction(call, variant, dims, CLOCK) for variant in variants]
+        if all(us is not None for us, _ in predictions):
+            return CLOCK, predictions
     return COST_MODEL, [prediction(call, variant, dims, COST_MODEL) for variant in variants]
 
 
 def prediction(call: Call, variant: Variant, dims: Mapping[str, int], model: str) -> Predicted:
-    """What a model says of a variant for a call of these dims."""
+    """A model's prediction of a variant for a call of these dims."""
     on = (call.arch, call.gpu, call.sms)
     of = (call.op, on, tuple(sorted(variant.knobs.items())), call.form, tuple(sorted(dims.items())))
     return _by_clock(variant.id, *of) if model == CLOCK else _by_cost(*of)
 
 
 def clear() -> None:
-    """Forget predictions and what was read of variants."""
+    """Forget predictions, schedules and counts."""
     _by_cost.cache_clear()
     _by_clock.cache_clear()
     _read.cache_clear()
@@ -85,7 +85,11 @@ def _by_cost(
             raise ArithmeticError(f"predicted {cost.us} us")
         return cost.us, cost.bound
     except Exception as error:
-        _warn(op, f"the cost model of {op} failed for {form} {sizes} ({type(error).__name__}: {error}); variants without a prediction rank last, by name")  # fmt: skip
+        _warn(
+            op,
+            f"the cost model of {op} failed for {form} {sizes} ({type(error).__name__}: {error}); "
+            "variants without a prediction rank last, by name",
+        )
         return None, ""
 
 
@@ -98,7 +102,7 @@ def _by_clock(
     form: str,
     dims: tuple[tuple[str, int], ...],
 ) -> tuple[float | None, str]:
-    """The same by the clock's cached walks of a variant; None, with a warning once an operation, where these fail."""
+    """The prediction by the clock's cached walks of a variant; None, with a warning, if it fails."""
     from .clock import cached, rates_of, share_of
 
     gpu, sizes, values = gpu_row(*on), dict(dims), dict(knobs)
@@ -113,12 +117,15 @@ def _by_clock(
             raise ArithmeticError(f"predicted {us} us")
         return us, bound
     except Exception as error:
-        _warn(f"clock of {op}", f"the clock failed for {variant} {sizes} ({type(error).__name__}: {error}); the cost model ranks")  # fmt: skip
+        _warn(
+            f"clock of {op}",
+            f"the clock failed for {variant} {sizes} ({type(error).__name__}: {error}); the cost model ranks",
+        )
         return None, ""
 
 
 def _warn(of: str, text: str) -> None:
-    """Warn once of each subject."""
+    """Warn once about each subject."""
     if of not in _warned:
         _warned.add(of)
         log.warning("%s", text)
@@ -129,7 +136,7 @@ _warned: set[str] = set()
 
 @lru_cache(maxsize=1024)
 def _read(op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...]) -> tuple[Schedule, Counted | None]:
-    """A variant's schedule as declared (generating has checked it), and what its text counts, unless its policy does."""
+    """A variant's declared schedule, checked when it was generated, and its text's counts, if used."""
     program, values, arch = programs.get(op), dict(knobs), get_arch(arch_name)
     schedule = program.declare(SimpleNamespace(**values), arch)
     return schedule, None if policies.get(op).counts else counts_of(program, values, arch)

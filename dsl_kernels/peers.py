@@ -1,7 +1,7 @@
 """Memory that every rank of a group holds, of which a process may read its peers' at a distance from its own.
 
-A kernel gets its rank's tensor and the `distances` of all ranks: [ranks] int64, how many bytes from that tensor each rank's
-lies, 0 for its own. Ranks of one host have such memory from torch's symmetric memory, where a buffer of rank r lies
+A kernel gets its rank's tensor and the `distances` of all ranks: [ranks] int64, how many bytes from that tensor
+each rank's tensor is, 0 for its own. Ranks of one host get such memory from torch, where a buffer of rank r is
 `buffer_ptrs[r] - buffer_ptrs[rank]` bytes away.
 """
 
@@ -19,13 +19,13 @@ else:
     torch = later("torch", globals())
 
 ALIGNMENT = 16
-"""Bytes that every distance is a multiple of, so that vector loads fit wherever they fit this rank's tensor."""
+"""Bytes that every distance is a multiple of: vector loads fit peers' tensors where they fit this rank's."""
 
 
 def views(tensor: torch.Tensor, distances: torch.Tensor) -> list[torch.Tensor]:
     """Each rank's tensor, of the shape and strides of this rank's.
 
-    On the CPU every address is taken as it is, as on a GPU: a distance that leads to no memory ends the process.
+    On the CPU, as on a GPU, no address is checked: a distance that leads to no memory ends the process.
 
     Raises:
         InvalidArgumentError: on a GPU, a tensor of another allocation, which torch makes no view of.

@@ -1,7 +1,8 @@
 """Policies of operations, found by name: what turned out to be fast, apart from what a kernel does.
 
-A tile program is right at any knobs. Its policy, `kernels/<op>/policy.py`, says which combinations are worth
-generating, how a launch is dealt out over a GPU, and what the cost model knows; a change of it changes no kernel.
+A tile program is correct at any knobs. Its policy, `kernels/<op>/policy.py`, says which combinations are
+worth generating, how a launch is distributed over a GPU, and what the cost model knows. To change it changes
+no kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def names() -> list[str]:
 
 
 def get(op: str) -> Policy:
-    """The policy of an operation; one that knows nothing where it has no `kernels/<op>/policy.py`."""
+    """The policy of an operation; the default one if there is no `kernels/<op>/policy.py`."""
     try:
         policy: Policy = kernels.get(op, "policy", "POLICY", "policy")
     except UnknownNameError:

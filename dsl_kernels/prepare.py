@@ -1,4 +1,4 @@
-"""Warm-up of a server: compile and load what it will launch, before requests and before a graph capture."""
+"""Warm-up of a server: compiles and loads what it will launch, before requests and before a graph capture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Warmed:
-    """What became of one variant: compiled before (cached or in the bundle), loaded onto the GPU, or why it failed."""
+    """The result for one variant: compiled before (`cached`, or in the bundle), loaded, or why it failed."""
 
     variant: str
     seconds: float
@@ -35,13 +35,13 @@ def warmup(
     strict: bool = True,
     progress: Progress | None = None,
 ) -> list[Warmed]:
-    """Compile every variant that calls may select, the user's tuned ones too, and load them onto the GPU if there is one.
+    """Compile every variant that calls may select, and load them onto the GPU if there is one.
 
-    Variants of the bundle in use are not compiled.
+    These include the user's tuned variants. Variants of the bundle in use are not compiled.
 
     Args:
-        op: operations to warm; all by default.
-        arch: architecture to compile for; by default that of `device`. Off a GPU it must be named.
+        op: operations to warm up; all by default.
+        arch: architecture to compile for, by default that of `device`; required without a GPU.
         device: CUDA device to load onto; the current one by default.
         jobs: compile workers, as `runtime.pool.compile_all`.
         strict: raise the first failure; otherwise failures are in the result.
@@ -49,8 +49,8 @@ def warmup(
 
     Raises:
         UnknownNameError: an operation that does not exist.
-        InvalidArgumentError: no GPU and no `arch`, a device that is not there, or no workers.
-        ArtifactError: nothing was generated for what was asked.
+        InvalidArgumentError: no GPU and no `arch`, a device that does not exist, or no workers.
+        ArtifactError: no variant was generated for these operations.
         DslKernelError: a variant failed to compile or to load, with `strict`.
     """
     from .runtime import store
@@ -81,7 +81,7 @@ def warmup(
             fix="run `make generate`",
         )
     by_id = {variant.id: variant for variant in chosen}
-    found = []
+    warmed = []
     missing = store.outside_bundle(chosen)
     ready = (Outcome(v.id, 0.0, cached=True) for v in chosen if v not in missing)
     for outcome in chain(ready, compile_all(missing, jobs=jobs)):
@@ -94,14 +94,14 @@ def warmup(
                 error = refused
         if error is not None and strict:
             raise error
-        found.append(Warmed(outcome.variant, outcome.seconds, outcome.cached, loaded, error))
+        warmed.append(Warmed(outcome.variant, outcome.seconds, outcome.cached, loaded, error))
         if progress is not None:
-            progress(outcome.variant, len(found), len(chosen))
-    return found
+            progress(outcome.variant, len(warmed), len(chosen))
+    return warmed
 
 
 def _device(device: int | None) -> tuple[int | None, str | None]:
-    """Index and architecture of the GPU; (None, None) where there is none."""
+    """Index and architecture of the GPU; (None, None) if there is none."""
     import torch
 
     if not torch.cuda.is_available():
@@ -114,7 +114,7 @@ def _device(device: int | None) -> tuple[int | None, str | None]:
 
 
 def _load(variant: variants.Variant, device: int) -> None:
-    """Load a variant where the ops will look for it."""
+    """Load a variant into the cache that the ops use."""
     import torch
 
     from . import ops

@@ -26,7 +26,7 @@ _lent: dict[str, TileProgram] = {}
 
 
 def lend(program: TileProgram) -> None:
-    """Let executors of this process find a program that no module holds; the one lent last under a name counts.
+    """Let executors of this process find a program that is in no module; the last one of a name counts.
 
     Raises:
         InvalidArgumentError: an operation has that name.
@@ -39,7 +39,7 @@ def lend(program: TileProgram) -> None:
 
 
 def get(op: str) -> TileProgram:
-    """The tile program of an operation, or one that was lent.
+    """The tile program of an operation, or one that was lent (`lend`).
 
     Raises:
         UnknownNameError: no `kernels/<op>/program`.

@@ -1,12 +1,12 @@
 """Which variant serves a call, and why.
 
-The order is: an explicit argument, the environment's override, the point of this GPU's tuned tables (the user's, then
-the shipped one) that has the call's sizes, the nearest points together with a model, the model alone, otherwise an error
-that says what was refused for which reasons. Where this GPU has no point of an operation, those of its nearest sibling
-stand in, with scaled times. The model is the clock where it has walked every candidate before (`clock.cached`), else the
-cost model. A ranking never fails a call: equal predictions, or a cost model that fails, leave the choice to the variants'
-names.
-Nothing ever falls back to another dtype or to the reference.
+In this order: an explicit argument; the environment's override; the point of this GPU's tuned tables (the
+user's, then the shipped one) that has the call's sizes; the nearest points together with a model; the model
+alone; else an error that lists the refusals with their reasons. If this GPU has no point of an operation,
+those of its most similar sibling stand in, with scaled times. The model is the clock if it has cached walks
+of every candidate (`clock.cached`), else the cost model. A ranking never fails a call: with equal
+predictions, or if the cost model fails, the variants' names decide. Nothing ever falls back to another dtype
+or to the reference.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from .tile.lang import PROBE
 from .variants import Variant
 
 log = logging.getLogger(__name__)
-# Predicted times closer than this share are a tie, not a ranking: walks of one kernel differ by as much from launch to launch.
+# Predicted times closer than this share are a tie: walks of one kernel differ by as much from launch to
+# launch.
 TIES = {models.CLOCK: 0.01, models.COST_MODEL: 1e-9}
-# Groups of refusals that an error spells out, and characters of what tells the reasons of a group apart.
+# An error spells out this many groups of refusals, and in each this many characters of differing reasons.
 REFUSALS_SHOWN = 8
 REASONS_SHOWN = 100
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The chosen variant, the launch dims it is to run with, and the rule that chose it."""
+    """The chosen variant, the launch dims that it runs with, and the rule that chose it."""
 
     variant: Variant
     launch: dict[str, int]
@@ -52,10 +53,10 @@ class Selection:
 
 @dataclass
 class Candidate:
-    """One row of `explain`: a variant, why it was refused or how it ranks.
+    """One row of `explain`: a variant, and why it was refused or how it ranks.
 
-    `tuned_us` was measured at the call's own sizes, `estimated_us` follows from measured points near them, or from a
-    sibling's.
+    `tuned_us` was measured at the call's own sizes. `estimated_us` is derived from measured points near them,
+    or from points of a sibling.
     """
 
     variant: Variant
@@ -69,7 +70,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Refusals:
-    """Variants that refuse a call on the same conditions, and why; `variants` are their ids."""
+    """Variants (their ids) that refuse a call on the same conditions, and why."""
 
     reason: str
     variants: tuple[str, ...]
@@ -81,10 +82,10 @@ class Explanation:
 
     Attributes:
         tuned: the entry of the call's own sizes, measured on this GPU.
-        near: without one, the measured points that speak for the call, the nearest first.
-        sibling: the GPU that those were measured on; None where it is the call's own.
+        near: if there is none, the measured points that are used for the call, the nearest first.
+        sibling: the GPU on which `near` was measured; None if it is the call's own.
         model: what made the predictions: the clock, or the cost model.
-        notes: what a person should know besides.
+        notes: what else a person should know.
     """
 
     call: Call
@@ -100,7 +101,7 @@ class Explanation:
 
     @property
     def table_of(self) -> GpuSpec | None:
-        """The GPU whose measured points speak for the call, where any do."""
+        """The GPU whose measured points are used for the call, if any are."""
         return self.sibling or (self.call.row if self.tuned or self.near else None)
 
     def refusals(self) -> list[Refusals]:
@@ -108,20 +109,20 @@ class Explanation:
         return refusals(self.call, [c.variant for c in self.candidates])
 
     def best_by_backend(self) -> dict[str, tuple[str, float, float]]:
-        """DSL -> (its fastest measured variant, microseconds, times the fastest of all), the fastest DSL first."""
+        """DSL -> (its fastest measured variant, microseconds, ratio to the best), fastest DSL first."""
         measured = sorted(
             (c.tuned_us, c.variant.id, c.variant.backend)
             for c in self.candidates
             if c.tuned_us is not None and c.refusal is None
         )
-        found: dict[str, tuple[str, float, float]] = {}
+        best: dict[str, tuple[str, float, float]] = {}
         for us, variant, backend in measured:
-            found.setdefault(backend, (variant, us, us / measured[0][0]))
-        return found
+            best.setdefault(backend, (variant, us, us / measured[0][0]))
+        return best
 
 
 _selected: dict[tuple[Any, ...], Selection] = {}
-# Calls whose selection is remembered; calls of every length would otherwise add up.
+# A bound for calls whose lengths never repeat.
 SELECTED_LIMIT = 4096
 
 
@@ -133,27 +134,29 @@ def select(call: Call, variant: str | None = None) -> Selection:
         variant: an id to use regardless of rank; it must still accept the call.
 
     Raises:
-        NoVariantError: nothing applies, or the variant asked for refuses; groups the refusals by reason.
+        NoVariantError: nothing applies, or the variant asked for refuses the call; groups the refusals by
+            reason.
         UnknownNameError: the operation has no variant of the name asked for; lists the near misses.
     """
     forced = variant or env.FORCE.get().get(call.op)
     key = (*call.key, forced)
-    # A selection that another thread's `clear` overtakes is stored where nobody looks.
-    held = _selected
-    found = held.get(key)
-    if found is None:
+    # If another thread calls `clear` meanwhile, the selection goes into the old dictionary, which nobody
+    # reads.
+    selected = _selected
+    selection = selected.get(key)
+    if selection is None:
         explanation = explain(call, forced, "argument" if variant else "DSL_KERNELS_FORCE", predict=False)
         if explanation.error is not None:
             raise explanation.error
-        found = explanation.selection
-        if found is None:
+        selection = explanation.selection
+        if selection is None:
             raise NoVariantError(
                 call.op, expected="a selection", got="none", fix="report this call: explain() found neither"
             )
-        if len(held) >= SELECTED_LIMIT:
-            held.clear()
-        held[key] = found
-    return found
+        if len(selected) >= SELECTED_LIMIT:
+            selected.clear()
+        selected[key] = selection
+    return selection
 
 
 def clear() -> None:
@@ -171,8 +174,8 @@ def explain(
     """Every candidate with its refusal or its predicted and tuned time, and the decision.
 
     Args:
-        variant: the override to apply, and `forced_by` what it came from.
-        predict: run the model also where a tuned entry decides; selection itself does not wait for it.
+        variant: the override to apply; `forced_by` says where it came from.
+        predict: run the model even if a tuned entry decides; `select` does not.
     """
     sizes = bucket(call)
     user = measured.user_table(call.row.device) if call.gpu and call.own else measured.UserTable()
@@ -232,7 +235,7 @@ def _decide(
             "`python -m dsl_kernels explain --json` lists each refusal",
         )
     if tuned is not None:
-        # The winner, or where it cannot serve the call the fastest of those that were timed with it.
+        # The winner or, if it cannot serve the call, the fastest of those that were timed with it.
         timed = [r for r in open_rows if r.tuned_us is not None]
         row = min(timed, key=lambda r: (r.variant.id != tuned["variant"], r.tuned_us, r.variant.id))
         won = row.variant.id == tuned["variant"]
@@ -256,24 +259,24 @@ def _decide(
 
 
 def _rule_of_points(result: Explanation, chosen: Variant) -> tuple[str, dict[str, int]]:
-    """The rule that points other than this GPU's own one of these sizes make, and what a point says of the launch."""
+    """The rule by which near points, or a sibling's, decide, and the launch dims that the nearest records."""
     nearest, sibling = result.near[0], result.sibling
     whose = f" of the {sibling.name}" if sibling is not None else ""
     if nearest.distance > 0 or sibling is None:
         return f"between tuned points{whose}", {}
-    # Launch dims that were found for other SMs say nothing here: the launch rule works them out.
+    # Launch dims that were tuned for another number of SMs do not apply: the launch rule computes them.
     alike = sibling.sms == result.call.row.sms and nearest.entry["variant"] == chosen.id
     return measured.table_of(nearest.entry) + whose, dict(nearest.entry.get("launch", {})) if alike else {}
 
 
 def _rank(row: Candidate) -> tuple[float, float, str]:
-    """Estimated times first, then predicted ones, then what has none."""
+    """Estimated times first, then predicted ones, then variants with neither."""
     estimated, predicted = (math.inf if us is None else us for us in (row.estimated_us, row.predicted_us))
     return estimated, predicted, row.variant.id
 
 
 def _look_up(result: Explanation, open_rows: list[Candidate]) -> None:
-    """Find the points that speak for a call: this GPU's own of its sizes, or those near it."""
+    """Find the measured points for a call: this GPU's own of its sizes, or the near ones."""
     call = result.call
     table, sibling = measured.points(call.row, call.op, call.form, own=call.own)
     known = (row.variant.id for row in open_rows)
@@ -287,18 +290,19 @@ def _look_up(result: Explanation, open_rows: list[Candidate]) -> None:
 
 
 def _model(result: Explanation, rows: list[Candidate], dims: Mapping[str, int]) -> None:
-    """Fill in what one model says of the candidates: times of two of them do not compare."""
-    result.model, found = models.predict(result.call, [row.variant for row in rows], dims)
-    for row, (us, bound) in zip(rows, found, strict=True):
+    """Fill in predictions, all by one model: times of different models are not comparable."""
+    result.model, predictions = models.predict(result.call, [row.variant for row in rows], dims)
+    for row, (us, bound) in zip(rows, predictions, strict=True):
         row.predicted_us, row.bound = us, bound
 
 
 def _scaled(result: Explanation, point: Near, of: Mapping[str, Candidate]) -> Near:
-    """A sibling's point with its times as they would be on the call's GPU, by what the model says of both.
+    """A sibling's point with its times scaled to the call's GPU by the ratio of the model's predictions.
 
-    With as many SMs every launch is dealt out alike there, and one factor, the fastest variant's, keeps the order that was
-    measured: rows hold measured rates and published ones, which would tell variants apart that no card does. With
-    others each variant has its own, since rounds of CTAs and splits differ.
+    With as many SMs every launch is distributed alike, so one factor (that of the fastest variant) keeps the
+    measured order: rates of one row may be measured and those of the other published, and a factor per
+    variant would rank by that difference. With another number of SMs, waves and splits differ, and each
+    variant has its own factor.
     """
     call, sibling = result.call, result.sibling or result.call.row
     us = {name: time for name, time in point.entry["us"].items() if name in of}
@@ -316,7 +320,7 @@ def _scaled(result: Explanation, point: Near, of: Mapping[str, Candidate]) -> Ne
 
 
 def _estimate(result: Explanation, rows: list[Candidate]) -> None:
-    """Fill in what the points near a call make of the predictions."""
+    """Fill in estimates: the predictions, corrected by the points near the call."""
     call, near = result.call, result.near
     by_id = {row.variant.id: row for row in rows}
     if result.sibling is not None:
@@ -327,13 +331,13 @@ def _estimate(result: Explanation, rows: list[Candidate]) -> None:
         return models.prediction(call, by_id[name].variant, dims, result.model)[0]
 
     if near:
-        found = measured.between(near, {name: row.predicted_us for name, row in by_id.items()}, at_point)
-        for name, us in found.items():
+        predicted = {name: row.predicted_us for name, row in by_id.items()}
+        for name, us in measured.between(near, predicted, at_point).items():
             by_id[name].estimated_us = us
 
 
 def _unavailable(variant: Variant, notes: list[str]) -> str | None:
-    """Why a variant of the user's table cannot be loaded; None where it is compiled, or can be."""
+    """Why a variant of the user's table cannot be loaded; None if it is compiled, or can be."""
     from .runtime import store
 
     try:
@@ -354,16 +358,16 @@ def _unavailable(variant: Variant, notes: list[str]) -> str | None:
 
 @checked
 def predicted_us(call: Call, variant: Variant) -> float | None:
-    """The cost model's time of a variant for a call, of its very sizes; None where the model fails."""
+    """The cost model's time of a variant for a call at its exact sizes; None if the model fails."""
     return models.prediction(call, variant, assumed(call, deciding(call)), models.COST_MODEL)[0]
 
 
 @checked
 def refusal(call: Call, variant: Variant, *, named: str | None = None) -> str | None:
-    """Why a variant cannot serve a call; None where it can.
+    """Why a variant cannot serve a call; None if it can.
 
     Args:
-        named: the variant that was asked for: one with probes serves no other call.
+        named: the variant that was asked for; a variant with probes only serves calls that ask for it.
     """
     if variant.arch != call.arch:
         return f"built for {variant.arch}, the call runs on {call.arch}"
@@ -388,10 +392,10 @@ def _declared(op: str, arch: str) -> frozenset[str]:
 
 
 def refusals(call: Call, of: Iterable[Variant]) -> list[Refusals]:
-    """The variants that refuse a call, grouped by the conditions that do, the nearest group first.
+    """The variants that refuse a call, grouped by the conditions that they fail, the nearest group first.
 
-    Nearest are the variants of the call's architecture that fail the fewest conditions. Those that fail what a nearer
-    group fails, and more, are one group: to meet its conditions is not enough.
+    Nearest are the variants of the call's architecture that fail the fewest conditions. All variants that
+    fail the conditions of a nearer group and further ones form one last group.
     """
     groups: dict[frozenset[str], tuple[list[str], dict[str, dict[str, None]]]] = {}
     for variant in of:
@@ -402,17 +406,17 @@ def refusals(call: Call, of: Iterable[Variant]) -> list[Refusals]:
             for name, reason in failed.items():
                 reasons[name][reason] = None
     order = sorted(groups, key=lambda names: ("arch" in names, len(names), -len(groups[names][0])))
-    found, farther = [], []
+    grouped, farther = [], []
     for names in order:
         if any(nearer < names for nearer in groups):
             farther += groups[names][0]
         else:
             reason = "; ".join(_joined(list(each)) for each in groups[names][1].values())
-            found.append(Refusals(reason, tuple(groups[names][0])))
+            grouped.append(Refusals(reason, tuple(groups[names][0])))
     if farther:
         place = sum("arch" not in names for names in order if not any(nearer < names for nearer in groups))
-        found.insert(place, Refusals("these and further conditions", tuple(farther)))
-    return found
+        grouped.insert(place, Refusals("these and further conditions", tuple(farther)))
+    return grouped
 
 
 def _failed(call: Call, variant: Variant) -> dict[str, str]:
@@ -432,7 +436,8 @@ def _failed(call: Call, variant: Variant) -> dict[str, str]:
         try:
             reason = guard.refuse(variant.knobs, facts)
         except KeyError:
-            # A guard may count on those before it: a variant of another form asks for sizes that this one lacks.
+            # A guard may rely on earlier ones: a variant of another form needs sizes that this call does not
+            # have.
             continue
         if reason is not None:
             failed[guard.name] = reason
@@ -440,13 +445,13 @@ def _failed(call: Call, variant: Variant) -> dict[str, str]:
 
 
 def _joined(reasons: list[str]) -> str:
-    """Reasons of one condition as one sentence: what they share, around what tells them apart."""
+    """Reasons of one condition as one sentence: common beginning, differing parts, common end."""
     if len(reasons) == 1:
         return reasons[0]
     head = _common(reasons)
     head = head[: head.rfind(" ") + 1]
     tail = _common([reason[len(head) :][::-1] for reason in reasons])[::-1]
-    # Whole words only, with the comma before them.
+    # The common end begins at a whole word, or at the comma before it.
     cut = re.search("[ ,]", tail)
     tail = tail[cut.start() :] if cut else ""
     parts = sorted(
@@ -460,12 +465,12 @@ def _joined(reasons: list[str]) -> str:
 
 
 def _common(texts: list[str]) -> str:
-    """What all of the texts begin with."""
+    """The longest common prefix of the texts."""
     return "".join(at[0] for at in takewhile(lambda at: len(set(at)) == 1, zip(*texts, strict=False)))
 
 
 def _listed(groups: list[Refusals]) -> str:
-    """Groups of refusals as an error shows them, a line each."""
+    """Groups of refusals as an error lists them, one on a line."""
     if not groups:
         return "no generated variant"
     shown, rest = groups[:REFUSALS_SHOWN], groups[REFUSALS_SHOWN:]

@@ -1,4 +1,4 @@
-"""What every typed error carries; the library and the emulator's own distribution each have a base of their own made from it."""
+"""The common part of typed errors: the library and the emulator's distribution derive a base each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TypedError(Exception):
         got: What came instead.
         fix: What the caller can do about it.
         code: Stable identifier; defaults to the class's `default_code`.
-        where: The line of a kernel's declaration that says it, as `file:line: text`.
+        where: The line of a kernel's declaration that is at fault, as `file:line: text`.
     """
 
     default_code = "ERROR"
@@ -28,11 +28,11 @@ class TypedError(Exception):
         super().__init__(f"{place}error[{self.code}] {subject}: expected {expected}; got {got}. Fix: {fix}")
 
     def at(self, where: str) -> Self:
-        """The same error at a line of a declaration."""
+        """The same error, with the line of the declaration."""
         return _rebuild(type(self), self.subject, self.expected, self.got, self.fix, self.code, where)
 
     def __reduce__(self):
-        """Survive the trip back from a compile worker, where keyword-only arguments would be lost."""
+        """Pickle with the keyword-only arguments, so that errors survive the way from a compile worker."""
         return _rebuild, (type(self), self.subject, self.expected, self.got, self.fix, self.code, self.where)
 
 
@@ -41,7 +41,7 @@ def _rebuild(cls, subject, expected, got, fix, code, where):
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
-    """A short hint with the closest of the known names, or all of them when few."""
+    """A short hint: the closest of the known names, or the first twenty if none is close."""
     import difflib
 
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)

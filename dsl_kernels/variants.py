@@ -1,4 +1,4 @@
-"""The generated set as the library sees it: records of manifest.json, found and loaded without a DSL."""
+"""The generated set as the library sees it: the records of manifest.json, read without a DSL."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .runtime.storage import read_file
 
 
 def generated_root() -> Path:
-    """The folder that holds the manifest: DSL_KERNELS_GENERATED_DIR, the packaged set, or the checkout's generated/.
+    """The manifest's folder: DSL_KERNELS_GENERATED_DIR, the packaged set, or the checkout's generated/.
 
-    A library that comes without a generated set has the variants of the bundle in use.
+    A library without a generated set has the variants of the bundle in use.
 
     Raises:
-        ArtifactError: none of them holds a manifest.
+        ArtifactError: none of them has a manifest.
     """
     here = Path(__file__).resolve().parent
     override = env.GENERATED_DIR.get()
@@ -32,9 +32,9 @@ def generated_root() -> Path:
         if (place / MANIFEST).exists():
             return place
     if override is None:
-        held = bundle.active()
-        if held is not None:
-            return held.manifest_folder()
+        in_use = bundle.active()
+        if in_use is not None:
+            return in_use.manifest_folder()
     raise ArtifactError(
         "generated kernels",
         expected=f"{MANIFEST} in one of: {', '.join(str(p) for p in places)}",
@@ -82,12 +82,12 @@ _lent: dict[str, Variant] = {}
 
 @checked
 def lend(variant: Variant) -> None:
-    """Let calls of this process name a variant that the generated set lacks (`variant=`); no other call is served by it."""
+    """Let calls of this process name (`variant=`) a variant that was not generated; it serves no others."""
     _lent[variant.id] = variant
 
 
 def lent(variant_id: str) -> Variant | None:
-    """The variant that was lent under this id."""
+    """The variant that was lent (`lend`) under this id."""
     return _lent.get(variant_id)
 
 

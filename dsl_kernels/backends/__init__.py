@@ -1,4 +1,4 @@
-"""Backends by directory: a module here with a `BACKEND` object is a backend of that name."""
+"""Backends, found by directory: a module here with a `BACKEND` object is the backend of that name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Backend
 
 
 def names() -> list[str]:
-    """Every backend that this folder holds, whether or not its DSL is installed."""
+    """Every backend in this folder, whether or not its DSL is installed."""
     return [name for name in module_names(__path__) if name != "base"]
 
 
@@ -19,14 +19,14 @@ def get(name: str) -> Backend:
     """The backend called `name`. Importing it imports no DSL; using it does.
 
     Raises:
-        UnknownNameError: no module of that name.
+        UnknownNameError: there is no module of that name.
     """
     backend: Backend = discover(__name__, name, names, "backend", "BACKEND")
     return backend
 
 
 def toolchains() -> Iterator[tuple[str, dict[str, str] | ToolchainError]]:
-    """Each backend's name, with the versions of the packages that it compiles with, or the error that names a missing one."""
+    """Each backend's name, with the versions of its packages, or the error that names a missing one."""
     for name in names():
         try:
             yield name, get(name).versions()

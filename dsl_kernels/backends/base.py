@@ -1,4 +1,4 @@
-"""What a backend is: one DSL that turns a generated module into PTX, a cubin and a launch description."""
+"""The interface of a backend: a DSL turns a generated module into PTX, a cubin and a launch description."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from dsl_kernels.runtime import sources, toolkit
 from dsl_kernels.runtime.artifact import Artifact
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-# A copy of the package has a name of its own, whatever its folder is called.
+# An exported copy of the package has another name.
 _ROOT = __name__.partition(".")[0]
 
-# Import statements, found without parsing: keys are computed on every first load.
+# Imports are found without parsing the file, as cache keys are computed on every first load.
 _FROM = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n;]+)", re.MULTILINE)
 _IMPORT = re.compile(r"^[ \t]*import[ \t]+([^\n;]+)", re.MULTILINE)
 
 
 def place_cache(variable: str, folder: str) -> None:
-    """Point a DSL's own cache below our root, unless the user placed it; before the DSL is imported."""
+    """Put a DSL's own cache below our root, unless the user has set it; before the DSL is imported."""
     os.environ.setdefault(variable, str(cache_root() / folder))
 
 
@@ -42,7 +42,7 @@ class Backend(Protocol):
         """Versions that an artifact depends on (the DSL, the vendor's compiler); part of its cache key.
 
         Raises:
-            ToolchainError: something is missing here, so nothing can be compiled.
+            ToolchainError: something is missing on this machine, so nothing can be compiled.
         """
         ...
 
@@ -50,20 +50,20 @@ class Backend(Protocol):
         """Import the DSL.
 
         Raises:
-            ToolchainError: it is not there, or cannot be imported.
+            ToolchainError: the DSL is not installed, or cannot be imported.
         """
         ...
 
     def sources(self, path: Path) -> list[Path]:
-        """Files of this package whose text enters the kernel of the module at `path`; part of the cache key."""
+        """Files of this package whose text becomes part of the module's kernel; part of the cache key."""
         ...
 
     def flags(self, arch: str, *, lineinfo: bool = True) -> list[str]:
-        """Compiler flags that change the result, without paths of this machine; part of the cache key."""
+        """Compiler flags that change the result, without paths; part of the cache key."""
         ...
 
     def compile_module(self, path: Path, arch: str, out_dir: Path, *, lineinfo: bool = True) -> Artifact:
-        """Compile `path` and leave kernel.ptx, kernel.cubin, meta.json and build.json in `out_dir`."""
+        """Compile `path` and write kernel.ptx, kernel.cubin, meta.json and build.json into `out_dir`."""
         ...
 
 
@@ -71,31 +71,32 @@ def installed(distribution: str, oldest: str, fix: str) -> str:
     """The version of an installed distribution.
 
     Raises:
-        ToolchainError: it is not installed, or older than `oldest`, with which the modules compile.
+        ToolchainError: it is not installed, or older than `oldest`, the first version that compiles the
+            modules.
     """
     expected = f"{distribution} {oldest} or newer"
     try:
-        found = importlib.metadata.version(distribution)
+        version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         raise ToolchainError(distribution, expected=expected, got="not installed", fix=fix) from None
-    if Version(found) < Version(oldest):
+    if Version(version) < Version(oldest):
         raise ToolchainError(
             distribution,
             expected=expected,
-            got=found,
+            got=version,
             fix=f"{fix}, or use a bundle or another DSL's variants",
         )
-    return found
+    return version
 
 
 def imported_helpers(path: Path, backend: str) -> list[Path]:
-    """What a module imports of what is said in its DSL, directly or through each other, and all of it that is not Python.
+    """The helpers of a DSL that a module imports, also indirectly, and all helpers that are not Python.
 
-    These are the helpers in `device/<dsl>` and an operation's own in `kernels/<op>/<dsl>*.py`. A change to one of them
-    then recompiles the variants that use it and no others.
+    Helpers are in `device/<dsl>` and, of one operation, in `kernels/<op>/<dsl>*.py`. A change to one of them
+    recompiles the variants that use it, and no others.
     """
     folder = _PACKAGE / "device" / backend
-    found: set[Path] = {p for p in folder.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    helpers: set[Path] = {p for p in folder.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
     pending = [path]
     while pending:
         current = pending.pop()
@@ -104,31 +105,31 @@ def imported_helpers(path: Path, backend: str) -> list[Path]:
             if not sources.is_helper(parts, backend):
                 continue
             for candidate in (target.with_suffix(".py"), target / "__init__.py"):
-                if candidate.is_file() and candidate not in found:
-                    found.add(candidate)
+                if candidate.is_file() and candidate not in helpers:
+                    helpers.add(candidate)
                     pending.append(candidate)
-    return sorted(found)
+    return sorted(helpers)
 
 
 def _imports(path: Path) -> set[tuple[str, ...]]:
-    """Places below the package that a file may import; a name that turns out to be a function is harmless."""
+    """Modules of the package that a file may import; an imported function among them is harmless."""
     try:
         text = re.sub(r"#[^\n]*", "", path.read_text())
     except OSError:
         return set()
-    # A generated module names places from the package's root on, wherever it lies.
+    # A generated module imports by absolute names, wherever its file is.
     folder = path.parent.relative_to(_PACKAGE).parts if path.is_relative_to(_PACKAGE) else ()
     folder = folder if folder[:1] in (("device",), ("kernels",)) else ()
-    found = {
+    names = {
         name.split()[0] for match in _IMPORT.finditer(text) for name in match[1].split(",") if name.strip()
     }
     for module, imported in _FROM.findall(text):
-        said = module.lstrip(".")
-        if up := len(module) - len(said):
-            said = ".".join([_ROOT, *folder[: len(folder) - up + 1], *filter(None, [said])])
-        found.add(said)
-        found.update(f"{said}.{name.split()[0]}" for name in imported.strip("()").split(",") if name.strip())
-    return {tuple(name.split(".")[1:]) for name in found if name.startswith(f"{_ROOT}.")}
+        base = module.lstrip(".")
+        if up := len(module) - len(base):
+            base = ".".join([_ROOT, *folder[: len(folder) - up + 1], *filter(None, [base])])
+        names.add(base)
+        names.update(f"{base}.{name.split()[0]}" for name in imported.strip("()").split(",") if name.strip())
+    return {tuple(name.split(".")[1:]) for name in names if name.startswith(f"{_ROOT}.")}
 
 
 def load_module(path: Path) -> ModuleType:
@@ -143,7 +144,7 @@ def load_module(path: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    """Write how long the block took into `seconds[step]`."""
+    """Measure how long the block takes, into `seconds[step]`."""
     start = time.perf_counter()
     yield
     seconds[step] = round(time.perf_counter() - start, 3)
@@ -151,7 +152,7 @@ def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refused(subject: str, step: str) -> Iterator[None]:
-    """Turn whatever a DSL raises into a `CompileError` that keeps the message's useful end."""
+    """Turn whatever a DSL raises into a `CompileError` with the end of its message."""
     try:
         yield
     except (CacheError, CompileError, ToolchainError):

@@ -1,4 +1,4 @@
-"""Shared by leaf texts: tiles with a row in four lanes, as a product of 64 rows leaves them (`tile/fragments.py`).
+"""For leaf texts: tiles with a row in four lanes, as a product of 64 rows leaves them (`tile/fragments.py`).
 
 A thread has elements of two rows, HALF_ROWS apart. A group of four registers has two neighbouring elements of
 each row.

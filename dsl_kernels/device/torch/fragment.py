@@ -51,7 +51,7 @@ def _scale_pair(threads: Threads, registers: torch.Tensor, first: int, factor: A
 
 
 scale_pair = Function("scale_pair", "float32", _scale_pair, joint=True)
-"""Registers `first` and the next one times a factor, less a number: one instruction in TileLang on Blackwell."""
+"""Multiply registers `first` and the next one by a factor, then subtract; one instruction on Blackwell."""
 
 quad_most = Function(
     "quad_most", "float32", lambda t, value: _quads(t, value).amax(dim=1).repeat_interleave(4), joint=True

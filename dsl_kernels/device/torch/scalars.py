@@ -112,7 +112,7 @@ funnel_left = Function(
 """The upper word of (high, low) shifted left by 1 to 31 bits (`shf.l`)."""
 
 load_piece = Function("load_piece", "int32", _load_piece, joint=True)
-"""Load 1 or 8 bf16, aligned to their size, into registers from `first` on; a single one into the lower half."""
+"""Load 1 or 8 bf16, aligned to their size, into registers from `first` on; one alone into the lower half."""
 
 store_piece = Function("store_piece", "int32", _store_piece, joint=True)
 """The reverse of `load_piece`."""

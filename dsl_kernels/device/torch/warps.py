@@ -1,4 +1,4 @@
-"""Functions that leaf texts may call in any DSL: powers, bits of words, warp-wide operations, atomics, copies.
+"""Functions that leaf texts may call in any DSL: powers, bits, warp-wide operations, atomics, copies.
 
 An int32 also stands for any word of 32 bits.
 """
@@ -351,14 +351,14 @@ show_copies = Function("show_copies", "int32", lambda threads: None, joint=True)
 """Make what the lanes of the warp have written to shared memory visible to the copy engine."""
 
 push = Function("push", "float32", _push, joint=True)
-"""Send two or four floats to another CTA of the grid; a zero goes as -0, since a word of 0 is not sent yet."""
+"""Send two or four floats to another CTA of the grid; a zero goes as -0, as 0 means "not sent yet"."""
 
 
 store_matrices = Function("store_matrices", "int32", _store_matrices, joint=True)
-"""Store two or four 8 x 8 matrices, laid out as a product leaves them, rounded to the target's 16-bit dtype.
+"""Store two or four 8 x 8 matrices, laid out as a product leaves them, rounded to a 16-bit dtype.
 
-Each matrix takes two registers, from `first` on. Eight lanes give the addresses of a matrix's rows (or columns,
-if `transposed`), the next eight lanes those of the next matrix.
+Each matrix takes two registers, from `first` on. Eight lanes give the addresses of a matrix's rows (or
+columns, if `transposed`), the next eight lanes those of the next matrix.
 """
 
 
