@@ -1,6 +1,6 @@
-"""A clock for kernels: their text walked with times, one SM of a GPU at a time (docs/clock.md).
+"""A clock for kernels: it walks a kernel's text and gives every step a time, on one SM (docs/clock.md).
 
-`predict` says how long a call of a variant takes and what it waits for. Everything here is a model.
+`predict` tells how long a call of a variant takes and what it waits for. Every figure is a model's.
 """
 
 from __future__ import annotations
@@ -29,30 +29,34 @@ __all__ = ["Kernel", "Prediction", "Rates", "Sm", "predict", "rates_of", "share_
 
 
 def walked() -> list[str]:
-    """The operations that the clock can walk: those whose loops turn as often as the sizes of a call say."""
+    """The operations that the clock can walk: a call's sizes alone decide their trip counts."""
     return [op for op in programs.names() if policies.get(op).counts is None]
 
 
 def predict(call: Call, variant: Variant, rates: Rates | None = None) -> Prediction:
-    """What a launch of a variant takes on the call's GPU, every row as long as the call allows.
+    """Predict a launch of a variant on the call's GPU, with every row as long as the call allows.
 
     Args:
-        rates: by default those of the GPU.
+        call: The operation, its sizes and the GPU.
+        variant: The variant to launch.
+        rates: The rates of the SM's units; by default those of the GPU.
 
     Raises:
-        InvalidArgumentError: data decide how often the loops of the operation turn.
-        ScheduleError: roles wait for what never happens.
+        InvalidArgumentError: data decide the trip counts of the operation's loops.
+        ScheduleError: roles wait for something that never happens.
     """
     if call.op not in walked():
         raise InvalidArgumentError(
-            "op", expected=", ".join(walked()), got=f"{call.op}, where data decide how often loops turn",
+            "op",
+            expected=", ".join(walked()),
+            got=f"{call.op}, where data decide how often loops turn",
             fix="run `python -m dsl_kernels explain`, which has the cost model's time",
-        )  # fmt: skip
+        )
     return sm_of(call, variant, rates).walk()
 
 
 def sm_of(call: Call, variant: Variant, rates: Rates | None = None, kept: bool = False) -> Sm:
-    """One SM of the call's GPU with its share of a launch of a variant, before its walk, which may be kept (`clock.path`)."""
+    """One SM with its share of a launch, ready to be walked; `kept` records the walk for `clock.path`."""
     gpu = call.row
     kernel, counted = _read(call.op, gpu.arch.name, tuple(sorted(variant.knobs.items())), variant.backend)
     sizes, rates = assumed(call, deciding(call)), rates or rates_of(gpu)
@@ -70,21 +74,23 @@ def share_of(
     counted: Counted,
     rates: Rates,
 ) -> tuple[dict[str, int], Share]:
-    """The dims of a launch of a variant, as its launch rule deals out a call of these sizes, and what an SM gets of it."""
+    """The dims that a variant's launch rule gives a call of these sizes, and the share of one SM."""
     dims = {**sizes, **policies.get(op).launch(SimpleNamespace(**knobs), sizes, gpu).dims}
     least = _from_memory(programs.get(op).problem, form, dims, gpu)
     return dims, Share.of(schedule, gpu, rates, dims, counted(dims), least)
 
 
-# The part of the L2 that holds what is read again: 83 of a B200's 126 MB by TileSight, arXiv 2607.22432.
+# The fraction of the L2 that keeps data until it is read again: 83 of a B200's 126 MB (TileSight, arXiv
+# 2607.22432).
 L2_KEPT = 0.66
 
 
 def _from_memory(problem: Problem, form: str, dims: Mapping[str, int], gpu: GpuSpec) -> float:
-    """Bytes of a call that come from memory.
+    """Bytes of a call that come from HBM rather than from the L2.
 
-    An input with no size of the outputs is shared by all rows of these. Where less of it is held than is fetched, it comes
-    once, and again as far as the L2 does not hold it. A size of 1 may be one that nobody said: then nothing is shared.
+    All rows of the outputs share an input that has none of the outputs' sizes. Such an input is read from HBM
+    once, and each further read fetches the part that the L2 does not keep. A size of 1 may stand for a size
+    that the caller did not state: then no input counts as shared.
     """
     moved, specs = problem.bytes(form, dims), problem.operands(form)
     of_rows = {extent for spec in specs if spec.kind == "out" for extent in spec.shape if extent in dims}
@@ -108,7 +114,7 @@ def _from_memory(problem: Problem, form: str, dims: Mapping[str, int], gpu: GpuS
 def _read(
     op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...], backend: str
 ) -> tuple[Kernel, Counted]:
-    """A variant, read once for any number of predictions."""
+    """A variant's kernel and its counts, built once for any number of predictions."""
     program, values, arch = programs.get(op), dict(knobs), get_arch(arch_name)
     schedule = program.declare(SimpleNamespace(**values), arch)
     longest = {spec.name: spec.longest for spec in program.declared_operands(values)}

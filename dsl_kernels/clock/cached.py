@@ -1,8 +1,9 @@
-"""Walks that were done before: they rank variants where nothing was measured, and where a walk would take too long.
+"""Recorded walks: they rank variants where nothing was measured and a walk would take too long.
 
-`python -m codegen walks` walks every committed variant of `RANKED` at launches that differ as much as those of its
-problem's grids do, and writes what came out to `dsl_kernels/tuned/<architecture>_walks.json`. A launch between them takes
-as long as those near it say, corrected by the rounds and the uses of a CTA, which are worked out for it.
+`python -m codegen walks` walks every committed variant of the operations in `RANKED` at launches that span
+its problem's grids, and writes the results to `dsl_kernels/tuned/<architecture>_walks.json`. The time of any
+other launch is interpolated from the nearest walks, after a correction for its own rounds of CTAs and uses
+per CTA.
 """
 
 from __future__ import annotations
@@ -22,28 +23,30 @@ from .rates import Rates
 from .sm import Share
 
 SCHEMA = 1
-# Operations whose variants the clock ranks, by architecture: on Hopper where it loses no more than the cost model at the points
-# of both tuned tables (docs/clock.md); on Blackwell, where the cost model tells few variants apart, all that it walks.
+# Operations whose variants the clock ranks, by architecture. On Hopper: those where it loses no more than the
+# cost model at the points of both tuned tables (docs/clock.md). On Blackwell, where the cost model tells few
+# variants apart: all operations that the clock walks.
 RANKED = {
     "sm_90a": ("lightning_indexer",),
     "sm_100a": ("gqa_forward", "lightning_indexer", "sparse_mla"),
 }
-# Walks that speak for a launch, and uses of a CTA that its begin and end take as long as: both of little weight near a walk.
+# How many walks an interpolation uses; and how many uses of its ring the prologue and epilogue of a CTA take
+# as long as. Neither matters much near a walk.
 NEAREST, BEGIN_USES = 4, 4.0
 DISTINCT = 3.0
-"""Octaves that launches with and without barriers between CTAs lie apart, as an SM with two CTAs and one do by two thirds."""
+"""Octaves between launches with barriers between CTAs and those without (two CTAs per SM and one: 2)."""
 
 Place = tuple[float, ...]
 
 
 class Walked(NamedTuple):
-    """A walk that was done.
+    """A recorded walk.
 
     Attributes:
-        place: which launch it was of, as `place` says it.
-        clocks: of the SM.
-        tensor: the share of them in which the tensor cores were busy.
-        bound: the unit that was busiest.
+        place: coordinates of its launch, from `place`.
+        clocks: clocks of the SM.
+        tensor: fraction of the clocks in which the tensor cores were busy.
+        bound: the busiest unit.
     """
 
     place: Place
@@ -53,20 +56,19 @@ class Walked(NamedTuple):
 
 
 def place(share: Share) -> Place:
-    """Where a launch of a variant lies among others of it, in octaves: those that take about as long lie close."""
+    """Coordinates of a launch of a variant, in octaves: launches of similar time are close together."""
     counts = share.counts
-    amounts = (
-        math.ceil(share.rounds), counts.uses, share.byte_clocks, counts.loaded, counts.stored, share.products,
-    )  # fmt: skip
+    rounds = math.ceil(share.rounds)
+    amounts = (rounds, counts.uses, share.byte_clocks, counts.loaded, counts.stored, share.products)
     octaves = (math.log2(max(float(amount), 1e-6)) for amount in amounts)
     return (*octaves, 2 * math.log2(share.at_once), DISTINCT * bool(counts.group_syncs))
 
 
 def between(walks: Iterable[Walked], share: Share) -> Walked:
-    """What the walks nearest to a launch say of it.
+    """Interpolate a launch from the walks nearest to it.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there are no walks.
     """
     here = place(share)
     near = sorted((math.dist(walk.place, here), walk) for walk in walks)[:NEAREST]
@@ -82,25 +84,28 @@ def between(walks: Iterable[Walked], share: Share) -> Walked:
 
 
 def _usual(at: Place) -> float:
-    """Octaves of what a launch takes where each use of a CTA takes alike."""
+    """The time of a launch in octaves, up to a constant, if every use of a ring takes equally long."""
     return at[0] + math.log2(2 ** at[1] + BEGIN_USES)
 
 
 def took(arch: str, variant: str, share: Share, rates: Rates) -> tuple[float, str]:
-    """Microseconds of a launch of a variant, and the unit that is busiest.
+    """Microseconds of a launch of a variant, and the busiest unit.
 
     Args:
-        variant: its id.
+        arch: The architecture.
+        variant: The variant's id.
+        share: One SM's share of the launch.
+        rates: The GPU's rates.
 
     Raises:
-        KeyError: no walk of it was recorded.
+        KeyError: no walk of the variant is recorded.
     """
-    found = between(read(arch)[variant].walks, share)
-    return share.time(rates, found.clocks, found.tensor)[0], found.bound
+    walk = between(read(arch)[variant].walks, share)
+    return share.time(rates, walk.clocks, walk.tensor)[0], walk.bound
 
 
 def known(variants: Iterable[Variant]) -> bool:
-    """Whether each of the variants was walked as it is now."""
+    """Whether every one of the variants has recorded walks, of its module as it is now."""
     tables = {variant.arch: read(variant.arch) for variant in variants}
     return all(
         variant.op in RANKED.get(variant.arch, ())
@@ -111,7 +116,7 @@ def known(variants: Iterable[Variant]) -> bool:
 
 
 class Record(NamedTuple):
-    """The walks of a variant whose module has this digest."""
+    """The walks of a variant, and the digest of its module when it was walked."""
 
     sha256: str
     walks: tuple[Walked, ...]
@@ -124,10 +129,10 @@ def path_of(arch: str) -> Path:
 
 @lru_cache(maxsize=8)
 def read(arch: str) -> Mapping[str, Record]:
-    """The recorded walks of an architecture, by variant; none where none were recorded.
+    """The recorded walks of an architecture, by variant; empty where there is no record.
 
     Raises:
-        ArtifactError: the file is damaged or of another schema.
+        ArtifactError: the file is damaged or has another schema.
     """
     path = path_of(arch)
     if not path.exists():

@@ -1,7 +1,8 @@
-"""One SM as a discrete-event machine: units that serve one request after the other, and tasks that wait for times.
+"""One SM as a discrete-event simulation: units that serve requests in turn, and tasks that wait.
 
-Time is in clocks of the SM. A task is a generator of what it waits for: a number is a time, a `Signal` something whose
-time another task will set. Tasks go on in the order of their times, so requests come to a unit in order.
+Time is in clocks of the SM. A task is a generator that yields what it waits for: a number is a time, a
+`Signal` an event whose time another task will set. Tasks resume in the order of their times, so requests
+reach a unit in order.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import NamedTuple
 SCHEDULERS = 4
 """Warp schedulers of an SM; warp w issues at scheduler w % 4."""
 
-# A task holds its schedulers for at most so many issue slots in a row, then others have their turn.
+# The most issue slots that a task takes of its schedulers in a row.
 QUANTUM = 64
 
 
 class Cause(NamedTuple):
-    """What something waits for: which task began it, when, and the unit that does it."""
+    """What an event depends on: the task that asked for it, since when, and the unit that serves it."""
 
     task: Task
     since: float
@@ -27,12 +28,13 @@ class Cause(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A part of the time of a task.
+    """An interval of a task's time.
 
     Attributes:
-        unit: what the task was held by: a unit, its own issue, or what it waited for.
-        region: where in its text it was, as probes name it.
-        cause: what ended a wait for another task.
+        begin, end: clocks of the SM.
+        unit: what held the task: a unit, its own issue, or the event that it waited for.
+        region: the region of the kernel's text, as probes name it.
+        cause: for a wait, what its event depended on.
     """
 
     begin: float
@@ -44,12 +46,12 @@ class Span(NamedTuple):
 
 @dataclass
 class Unit:
-    """A unit of the SM that serves requests in the order in which they come.
+    """A unit of the SM that serves requests in the order of arrival.
 
     Attributes:
-        free: when it has served all that has come.
-        busy: clocks that it has served.
-        served: begin and end of each request, if that is kept.
+        free: the time when it has served every request so far.
+        busy: clocks in which it served requests.
+        served: begin and end of each request, if the machine keeps them.
     """
 
     name: str
@@ -58,7 +60,7 @@ class Unit:
     served: list[tuple[float, float]] | None = None
 
     def serve(self, now: float, clocks: float) -> float:
-        """When a request that comes now and takes so many clocks has been served."""
+        """Serve a request that comes `now` and takes `clocks`; gives the time when it is done."""
         begun = max(self.free, now)
         self.free = begun + clocks
         self.busy += clocks
@@ -69,13 +71,14 @@ class Unit:
 
 @dataclass
 class Signal:
-    """Something that happens at a time which is not known before another task comes to it.
+    """An event whose time another task sets.
 
     Attributes:
-        what: what happens, for a report of a deadlock and of what a role waits for.
-        at: when; None as long as nobody knows.
-        came: of something that several have to arrive for, when those did that have, and what each waited for.
-        cause: what it waited for.
+        what: its name in reports of deadlocks and of waits.
+        at: its time; None until it is known.
+        waiting: the tasks that wait for it.
+        came: for an event that needs several arrivals: the time and the cause of each arrival so far.
+        cause: what the event depended on.
     """
 
     what: str
@@ -91,10 +94,12 @@ class Task:
 
     Attributes:
         now: its time.
-        waits: clocks that it has waited, by what for.
-        unit: what holds it until the time that it gives next, and `region` where in its text it is.
-        spans: its time, if that is kept.
-        after: what it began after.
+        unit: what holds it until the time that it yields next.
+        region: the region of its text where it is.
+        spans: its time in intervals, if the machine keeps them.
+        after: what its start depended on.
+        waits: clocks that it waited, by event.
+        since: when its present wait began.
     """
 
     name: str
@@ -114,10 +119,10 @@ class Task:
 
 
 class Machine:
-    """The units of an SM and the tasks that run there.
+    """The units of an SM and the tasks that run on it.
 
     Args:
-        kept: whether tasks and units keep what they did when.
+        kept: whether tasks and units record what they did and when.
     """
 
     def __init__(self, kept: bool = False) -> None:
@@ -135,12 +140,12 @@ class Machine:
         return self.units[name]
 
     def add(self, task: Task, at: float) -> None:
-        """Let a task begin at a time."""
+        """Start a task at a time."""
         task.now = at
         self._push(task)
 
     def happens(self, signal: Signal, at: float, cause: Cause) -> None:
-        """Something happens at a time; who waits for it goes on then."""
+        """Set an event's time; the tasks that wait for it resume then."""
         signal.at, signal.cause = at, cause
         for task in signal.waiting:
             self._blocked.discard(task)
@@ -149,20 +154,20 @@ class Machine:
         signal.waiting.clear()
 
     def arrive(self, signal: Signal, at: float, needed: int, cause: Cause) -> None:
-        """One of `needed` arrivals, after all of which something happens."""
+        """Count one of `needed` arrivals; the event happens at the last of them."""
         signal.came.append((at, cause))
         if len(signal.came) >= needed and signal.at is None:
             self.happens(signal, *max(signal.came, key=lambda came: came[0]))
 
     def _resumes(self, task: Task, signal: Signal, at: float) -> None:
-        """A task goes on at the time of what it waited for, or at its own if that was before."""
+        """Resume a task at the event's time, or at its own time if the event came before."""
         task.now = max(task.since, at)
         task.waited(signal.what, task.now)
         if self.kept and task.now > task.since:
             task.spans.append(Span(task.since, task.now, signal.what, task.region, signal.cause))
 
     def run(self, enough: Callable[[], bool]) -> list[Task]:
-        """Let all tasks run to their end, or until it is `enough`; those that wait for what never happens are returned."""
+        """Run all tasks to their ends, or until `enough()`; gives the tasks that wait for ever."""
         while self._ready:
             if enough():
                 return []

@@ -1,4 +1,4 @@
-"""What a walk was held up by: the critical path through its tasks and units, from its end back to its begin."""
+"""The critical path of a walk, through its tasks and units, from its end back to its beginning."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from .sm import Sm
 
 
 class Step(NamedTuple):
-    """A stretch of the path: a role that issues, or a unit that works for it."""
+    """A part of the path: a role, and the unit that served it (or its own issue)."""
 
     role: str
     unit: str
 
 
 def critical(sm: Sm) -> dict[Step, float]:
-    """Shares of the time of a walk that was kept, by what the end waited for then, the largest first.
+    """The fractions of a kept walk's time on its critical path, by step, the largest first.
 
-    Where a role went on when something came, the path goes on with the role that had asked for it, from then on.
+    Where a role waited for an event, the path continues with the role that had asked for it, at the time of
+    its request.
     """
-    found: dict[Step, float] = defaultdict(float)
+    clocks_of: dict[Step, float] = defaultdict(float)
     task: Task | None = max(sm.tasks, key=lambda each: each.now)
     at = whole = task.now if task else 0.0
     while task is not None and at > 0:
@@ -33,21 +34,22 @@ def critical(sm: Sm) -> dict[Step, float]:
             cause, unit = span.cause, span.unit
         if cause is None:
             since = span.begin if span else 0.0
-            found[Step(task.name, unit)] += at - since
+            clocks_of[Step(task.name, unit)] += at - since
             at = since
             continue
         task, since = _asked(cause, at)
-        found[Step(task.name, cause.unit)] += at - since
+        clocks_of[Step(task.name, cause.unit)] += at - since
         at = since
-    return dict(sorted(((step, clocks / whole) for step, clocks in found.items()), key=lambda item: -item[1]))
+    shares = ((step, clocks / whole) for step, clocks in clocks_of.items())
+    return dict(sorted(shares, key=lambda item: -item[1]))
 
 
 def _before(task: Task, at: float) -> Span | None:
-    """The last part of a task's time that begins before then."""
+    """The last span of a task that begins before `at`."""
     place = bisect_left(task.spans, at, key=lambda span: span.begin)
     return task.spans[place - 1] if place else None
 
 
 def _asked(cause: Cause, at: float) -> tuple[Task, float]:
-    """The role that asked for what came, and when: no later than it came."""
+    """The task that asked for the event, and when: no later than the event."""
     return cause.task, min(cause.since, at)

@@ -1,7 +1,8 @@
-"""What the units of an SM do in a clock, and what their latencies are.
+"""Throughputs and latencies of the units of an SM.
 
-Every number has a source and, where it was not measured on the GPU that it is for, an interval: `bounds` are a GPU at
-either end of all of them. `benchmarks/clock_rates.py` measures the GPU at hand. Nothing here is fitted to measured kernels.
+Every number has a source and, where it was not measured on its own GPU, an interval: `bounds` gives a GPU's
+rates at either end of all intervals. `benchmarks/clock_rates.py` measures the GPU at hand. Nothing here is
+fitted to measured kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..arch import GpuSpec
 
 
 class Rate(NamedTuple):
-    """A number, where it comes from, between what it lies, and which item of `benchmarks/clock_rates.py` measures it."""
+    """A number, its source, its interval, and the item of `benchmarks/clock_rates.py` that measures it."""
 
     value: float
     source: str
@@ -29,32 +30,32 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates a clock and SM, and latencies in clocks.
+    """Rates per SM and clock, and latencies in clocks, unless the unit says otherwise.
 
     Attributes:
         clock_mhz: the highest clock.
-        loaded_mhz: the clock that power leaves where the tensor cores are busy all the time.
-        tensor: operations of the tensor cores, a multiply-add being two, by dtype.
-        tensor_least: clocks of an instruction of the tensor cores at least.
-        tensor_half: the part of the tensor cores that a product of 64 rows of a CTA has, on Blackwell.
-        tensor_latency: from the last instruction of a group to where its result is seen.
-        tensor_issue: instructions that a warp issues for one of the tensor cores.
-        mufu: exponentials and their like, in lanes.
-        alu: whole numbers, comparisons, choices and conversions, in lanes.
-        shared_bytes: the port of shared memory.
-        tensor_columns: 32-bit columns between a warp's registers and tensor memory, a scheduler.
-        sm_bytes: what an SM takes from the L2 at most.
-        hbm_bytes, l2_bytes: what memory and the L2 give to all SMs.
-        hbm_latency, l2_latency: of a load; a bulk copy takes `bulk_latency` more, a cp.async `copy_latency`.
-        hand_over: from an arrival at an mbarrier to the warp that waits for it.
-        meet: a named barrier.
-        message: to another CTA of the cluster, from its stores to who waits for them.
-        cluster, cluster_relaxed: a barrier of a cluster that orders memory, and one that does not.
-        grid: a message to another CTA of the grid.
-        stall, dense_stall: clocks of a warp an instruction, where it is alone: of any, and of those on floats in registers.
-        bulk_issue, bulk_slots: clocks of the copy engine a copy, and instructions of the warp that asks for it.
-        launch_us: an empty kernel.
-        begin_us: from the launch of a CTA to its first instruction.
+        loaded_mhz: the clock under the power limit, with the tensor cores always busy.
+        tensor: operations of the tensor cores by dtype; a multiply-add counts as two.
+        tensor_least: the least clocks per tensor-core instruction.
+        tensor_half: Blackwell: the fraction of the tensor cores' rate for a product with 64 rows in a CTA.
+        tensor_latency: from the last instruction of a group until its result is visible.
+        tensor_issue: instructions that a warp issues per tensor-core instruction.
+        mufu: lanes of the unit for exponentials and similar functions.
+        alu: lanes for integer arithmetic, comparisons, selections and conversions.
+        shared_bytes: bytes through the port of shared memory.
+        tensor_columns: 32-bit columns between a warp's registers and tensor memory, per scheduler.
+        sm_bytes: the most bytes that one SM gets from the L2.
+        hbm_bytes, l2_bytes: bytes that HBM and the L2 deliver to all SMs.
+        hbm_latency, l2_latency: of a load; a bulk copy takes `bulk_latency` more, a cp.async `copy_latency`
+        more. hand_over: from an arrival at an mbarrier until the waiting warp runs. meet: a named barrier.
+        message: to another CTA of the cluster, from the stores until the waiting warp runs. cluster,
+        cluster_relaxed: a cluster barrier that orders memory, and one that does not. grid: a message to
+        another CTA of the grid. stall, dense_stall: clocks per instruction of a warp that runs alone: of any
+        instruction, and of instructions
+            on floats in registers.
+        bulk_issue, bulk_slots: per bulk copy, clocks of the copy engine, and instructions of the issuing
+        warp. launch_us: microseconds of an empty kernel. begin_us: microseconds from the launch of a CTA to
+        its first instruction.
     """
 
     clock_mhz: float
@@ -89,7 +90,7 @@ class Rates:
     begin_us: float
 
     def mhz(self, busy: float) -> float:
-        """The clock where the tensor cores are busy for a share of the time."""
+        """The clock when the tensor cores are busy for this fraction of the time."""
         return self.clock_mhz - busy * (self.clock_mhz - self.loaded_mhz)
 
 
@@ -100,16 +101,16 @@ _GUIDE = "CUDA's programming guide"
 
 @functools.cache
 def hopper() -> dict[str, Rate]:
-    """Hopper's rates: those that `benchmarks/clock_rates.py` measured on an H100, and what else is known."""
+    """Hopper's rates: those that `benchmarks/clock_rates.py` measured on an H100, and published ones."""
     record = json.loads(_RECORD.read_text())
     source = f"{record['command']} on one {record['gpu']}, {record['date']}"
 
     def seen(name: str, less: str = "", loaded: float = 1.0) -> Rate:
-        """A measured figure, or the difference of two; under load it may be `loaded` times that."""
+        """A measured figure, or the difference of two; under load it may be up to `loaded` times as large."""
         value = record["rates"][name]["value"] - (record["rates"][less]["value"] if less else 0.0)
-        said = f"{name}{f' less {less}' if less else ''}: {source}"
+        origin = f"{name}{f' less {less}' if less else ''}: {source}"
         items = [f"^{figure.removesuffix('_mhz')}$" for figure in (name, less) if figure]
-        return Rate(value, said, value, value * loaded, "|".join(items))
+        return Rate(value, origin, value, value * loaded, "|".join(items))
 
     return {
         "loaded_mhz": seen("load_bf16_mhz"),
@@ -145,40 +146,45 @@ _NOTES = "public notes on the B200, 2026-03-17"
 
 @functools.cache
 def blackwell() -> dict[str, Rate]:
-    """Blackwell's rates: published ones, and Hopper's where none is."""
-    found = {
+    """Blackwell's rates: published ones, and Hopper's where none is published."""
+    rates = {
         **hopper(),
         "loaded_mhz": Rate(1845, "contest notes: 1845 MHz under load on a rented B200", 1965, 1500),
-        # A chain of dependent instructions takes 54 clocks each at N = 64 and 128; whether others may go between is not known.
+        # Dependent instructions take 54 clocks each at N = 64 and 128; whether independent ones overlap is
+        # unknown.
         "tensor_least": Rate(
             20, f"{_NOTES}; initiation of 11 clocks by SemiAnalysis, 2026-03-31", 11, 54,
             "^tcgen05_bf16_m128_n(16|64)_(shared|two)$",
         ),
-        # 0.84 of it was measured by .ws, whose products of 64 rows take all lanes of tensor memory.
+        # 0.84 was measured with .ws, whose products of 64 rows use all lanes of tensor memory.
         "tensor_half": Rate(
             0.5, "common knowledge: half a tile of 128 rows; 76 clocks an m64n256k16 by .ws", 0.84, 0.5,
             "^tcgen05_bf16_m(64|128)_n128_(shared|ws)$",
         ),
         "tensor_latency": Rate(
-            100, f"{_NOTES}: commit + 30 clocks, chain of 54 to 138", 60, 170, "^tcgen05_bf16_m128_n64_(lone|shared)$"
+            100, f"{_NOTES}: commit + 30 clocks, chain of 54 to 138", 60, 170,
+            "^tcgen05_bf16_m128_n64_(lone|shared)$",
         ),
-        "tensor_issue": Rate(6.5, f"{_SASS}: 6 of attention and GQA, 24 of scoring in CuTe DSL, 5 in TileLang", 5, 24),
+        "tensor_issue": Rate(
+            6.5, f"{_SASS}: 6 of attention and GQA, 24 of scoring in CuTe DSL, 5 in TileLang", 5, 24
+        ),
         "tensor_columns": Rate(
-            57 / 128, "public catalogue of the B300: 57 bytes a clock and scheduler", 1.0, 0.4, "^tcgen05_ld_\\d+warps$"
+            57 / 128, "public catalogue of the B300: 57 bytes a clock and scheduler", 1.0, 0.4,
+            "^tcgen05_ld_\\d+warps$",
         ),
         "bulk_slots": Rate(11, f"{_SASS}: a box of a tensor map, 29 clocks; `sm.COPIES` has the rest", 6, 20),
         "hand_over": Rate(44, f"{_NOTES}: 88 clocks both ways", 30, 90),
         "l2_latency": Rate(360, f"{_NOTES}: gather4 from the L2 in 197 ns", 280, 460),
         "hbm_latency": Rate(800, f"{_NOTES}: gather4 from memory in 540 ns", 650, 1000),
     }  # fmt: skip
-    # What measures Hopper's measures these too, but for what wgmma takes.
+    # The items that measure Hopper's rates measure these too, except for those of wgmma.
     return {
         name: rate if rate.item or name.startswith("tensor") else rate._replace(item=hopper()[name].item)
-        for name, rate in found.items()
+        for name, rate in rates.items()
     }
 
 
-# What memory and the L2 of a GPU give, where more is known than its row in `arch.GPUS` says, in GB/s.
+# Bandwidths of a GPU in GB/s, where more is known than its row in `arch.GPUS` says.
 BANDWIDTHS: dict[str, dict[str, Rate]] = {
     "B200": {
         "hbm_bytes": Rate(
@@ -187,12 +193,12 @@ BANDWIDTHS: dict[str, dict[str, Rate]] = {
         "l2_bytes": Rate(20500, "TileSight, arXiv 2607.22432", 22000, 15000, "^all_l2$"),
     },
 }
-# Operations of Hopper's tensor cores in a clock; Blackwell's do twice as many.
+# Operations per clock of an SM's tensor cores on Hopper; Blackwell's do twice as many.
 TENSOR = {"bfloat16": 4096.0, "float16": 4096.0, "float8_e4m3": 8192.0}
 
 
 def sources(gpu: GpuSpec) -> dict[str, Rate]:
-    """Every rate of a GPU that is no number of its row in `arch.GPUS`, with its source."""
+    """Every rate of a GPU that does not come from its row in `arch.GPUS`, with its source."""
     return {**(blackwell() if gpu.arch.tmem_columns else hopper()), **BANDWIDTHS.get(gpu.name, {})}
 
 
@@ -202,25 +208,26 @@ def rates_of(gpu: GpuSpec) -> Rates:
 
 
 def bounds(gpu: GpuSpec) -> tuple[Rates, Rates]:
-    """A GPU all of whose rates are at the best, and at the worst, ends of their intervals."""
+    """The rates of a GPU, all at the best ends of their intervals, and all at the worst ends."""
     return _rates(gpu, "best"), _rates(gpu, "worst")
 
 
 def with_one(gpu: GpuSpec, name: str, end: str) -> Rates:
-    """The rates of a GPU in the middle of their intervals, but for one at an end ("best" or "worst") of its own."""
+    """The rates of a GPU in the middle of their intervals, except for one at its "best" or "worst" end."""
     return replace(rates_of(gpu), **{name: getattr(_rates(gpu, end), name)})
 
 
 def _rates(gpu: GpuSpec, end: str) -> Rates:
     clock, each = float(gpu.clock_mhz), 2 if gpu.arch.tmem_columns else 1
-    # Some products have a half or a quarter of the tensor cores (H20): what is published of them says which.
+    # Some products have half or a quarter of the tensor-core rate (H20): derive it from the published
+    # TFLOP/s.
     published = gpu.tensor_tflops["bfloat16"] * 1e6 / (gpu.sms * clock)
     part = 2.0 ** min(0, round(math.log2(published / (each * TENSOR["bfloat16"]))))
     tensor = {dtype: rate * each * part for dtype, rate in TENSOR.items()}
-    found: dict[str, Any] = {"hbm_bytes": gpu.hbm_gbps, "l2_bytes": gpu.l2_gbps}
+    values: dict[str, Any] = {"hbm_bytes": gpu.hbm_gbps, "l2_bytes": gpu.l2_gbps}
     for name, rate in sources(gpu).items():
         at = getattr(rate, end)
-        found[name] = rate.value if at is None else at
+        values[name] = rate.value if at is None else at
     for name in ("hbm_bytes", "l2_bytes"):
-        found[name] *= 1e3 / clock
-    return Rates(clock_mhz=clock, tensor=tensor, launch_us=gpu.launch_us, **found)
+        values[name] *= 1e3 / clock  # GB/s to bytes per clock
+    return Rates(clock_mhz=clock, tensor=tensor, launch_us=gpu.launch_us, **values)

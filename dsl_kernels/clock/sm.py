@@ -1,4 +1,4 @@
-"""One SM with its share of a launch: which CTAs it gets, how fast memory is for it, and what its walk says of the launch."""
+"""One SM with its share of a launch: its CTAs, its memory bandwidth, and the prediction from its walk."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from .walk import Cta, Walker
 from .work import Work
 
 MOST_CTAS = 3
-"""CTAs of an SM that are walked one after the other; further ones take as long as the last of these."""
+"""How many CTAs, one after another, are walked; each further one counts as long as the last of these."""
 MOST_USES, WHOLE = 64, 160
-"""Uses of a CTA's busiest ring that are walked; further ones come at the pace of the second half of these. A CTA of no more than
-`WHOLE` is walked to its end: what it does after its last use is then in its time, and that of those after it."""
+"""How many uses of a CTA's busiest ring are walked; further uses come at the pace of the second half of
+these. A CTA with at most `WHOLE` uses is walked to its end, so that its time includes its epilogue."""
 QUERIES = 3
-"""Uses of a ring of one slot that are walked where the busiest ring has `MOST_USES` in fewer: of a CTA that goes on from one query
-to the next, the pace is then that of whole queries, with what it does between two of them."""
+"""How many uses of a ring of one slot are walked where one such use covers many of the busiest ring's: a CTA
+that processes several queries is then paced by whole queries, including the work between two of them."""
 SUSTAINED = 200_000
-"""Clocks after which power limits what a launch does."""
+"""Clocks after which the power limit determines a launch's clock."""
 SPELLED = {"tilelang": 1.16}
-"""Instructions of a DSL's kernels to those of CuTe DSL's from the same text: the median over the committed pairs of sm_90a
-but those of gqa_forward, whose TileLang kernels hold their loops more than once."""
+"""Instructions of a DSL's kernel divided by those of CuTe DSL's from the same text: the median over the
+committed pairs of sm_90a, without gqa_forward, whose TileLang kernels contain their loops more than once."""
 COPIES = {"cutedsl": {"Span": 1.5, "Rows": 0.4}, "tilelang": {"Rows": 0.45}}
-"""What one copy by the copy engine takes a warp on Blackwell, to a box (`Rates.bulk_slots`), by DSL and kind of source: stall
-fields of the SASS (`benchmarks/clock_instructions.py`)."""
+"""Issue cost of one bulk copy on Blackwell, relative to a tensor-map box (`Rates.bulk_slots`), by DSL and
+kind of source: from stall fields of the SASS (`benchmarks/clock_instructions.py`)."""
 
 
 @dataclass
 class Kernel:
-    """A variant as it is walked: its schedule and text, read once.
+    """A variant's schedule and text, built once.
 
     Attributes:
-        longest: by operand, the dim or number that its elements have in the longest call.
-        dsl: which DSL spells it.
+        longest: operand -> the dim or number that its elements have in the longest call.
+        dsl: the DSL that prints it.
+        works: cache of the work of each leaf call.
     """
 
     schedule: Schedule
@@ -53,14 +54,14 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a walk found: a model's figures.
+    """The result of a walk: a model's figures.
 
     Attributes:
-        us: the time of a launch.
-        clocks: of the SM.
-        mhz: the clock that they were turned into time with.
-        busy: by unit, the share of the time in which it served.
-        waits: by role of the first CTA, the clocks that it waited, by what for.
+        us: microseconds of a launch.
+        clocks: clocks of the SM.
+        mhz: the clock that converts the one to the other.
+        busy: unit -> the fraction of the time in which it served requests.
+        waits: role of the first CTA -> event -> clocks that the role waited for it.
     """
 
     us: float
@@ -71,22 +72,23 @@ class Prediction:
 
     @property
     def bound(self) -> str:
-        """The unit that is busiest, or "latency" where none is busy for most of the time."""
+        """The busiest unit, or "latency" where no unit is busy for most of the time."""
         name = max(self.busy, key=lambda unit: self.busy[unit])
         return name if self.busy[name] > 0.7 else "latency"
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one SM gets of a launch, and of the GPU's memory.
+    """One SM's share of a launch, and of the memory bandwidth.
 
     Attributes:
-        counts: what a CTA does.
-        products: clocks that the tensor cores take for a CTA at least.
-        wanted: CTAs, of which it holds `at_once`.
-        active: the share of the GPU's SMs that have a CTA.
-        byte_clocks: clocks a byte from memory or the L2.
-        latency: clocks until the first byte comes.
+        counts: what one CTA does.
+        products: the least clocks of the tensor cores per CTA.
+        wanted: how many CTAs the SM runs.
+        at_once: how many of them it holds at once.
+        active: the fraction of the GPU's SMs that have a CTA.
+        byte_clocks: clocks per byte from HBM or the L2.
+        latency: clocks until a load's first byte arrives.
     """
 
     counts: Counts
@@ -107,12 +109,12 @@ class Share:
         counts: Counts,
         least: float,
     ) -> Share:
-        """The share of a launch of these sizes, of which `least` bytes come from memory at least."""
+        """The share of a launch with these dims, of which at least `least` bytes come from HBM."""
         ctas = math.prod(size_at(extent, dims) for extent in schedule.grid)
         held = max(1, schedule.ctas_per_sm)
         sms = max(1, gpu.slots_in_clusters(schedule.cluster_ctas, held) // held)
         wanted = max(1, -(-ctas // sms))
-        # What the launch moves comes from memory once, and else from the L2.
+        # `least` bytes of the traffic come from HBM, the others from the L2.
         traffic = ctas * (counts.loaded + counts.stored)
         fresh = min(1.0, least / traffic) if traffic else 0.0
         active = min(gpu.sms, ctas)
@@ -123,25 +125,26 @@ class Share:
 
     @property
     def rounds(self) -> float:
-        """Rounds of CTAs."""
+        """How many times the SM fills with CTAs."""
         return self.wanted / self.at_once
 
     def time(self, rates: Rates, clocks: float, tensor: float) -> tuple[float, float]:
-        """Microseconds of a launch, and the clock that they were worked out with.
+        """Microseconds of a launch, and the MHz that they assume.
 
         Args:
-            clocks: of the SM.
-            tensor: the share of them in which the tensor cores are busy.
+            rates: The GPU's rates.
+            clocks: Clocks of the SM.
+            tensor: The fraction of the clocks in which the tensor cores are busy.
         """
         mhz = rates.mhz(tensor * self.active * min(1.0, clocks / SUSTAINED))
         return rates.launch_us + rates.begin_us + clocks / mhz, mhz
 
 
 class Sm:
-    """One SM with its share of a launch, as it is walked.
+    """The walk of one SM with its share of a launch.
 
     Args:
-        kept: whether the walk keeps what its tasks and units did when, for `clock.path`.
+        kept: whether tasks and units record what they did and when, for `clock.path`.
     """
 
     def __init__(
@@ -156,20 +159,20 @@ class Sm:
         self._first: Cta | None = None
         self._left = 0
         self._ends: list[float] = []
-        # The ring whose uses are those of queries; None where it is not yet known whether there is one.
+        # The ring with one use per query; "" if there is none, None as long as that is unknown.
         self._of_queries: str | None = None
 
     def copy_slots(self, kind: str) -> float:
-        """Instructions of a copy by the copy engine to `Rates.bulk_slots`; kinds are those of `tile.memory`."""
+        """Instructions of a bulk copy divided by `Rates.bulk_slots`; `kind` is a source of `tile.memory`."""
         if not self.kernel.schedule.tmem_columns():
             return 1.0
         return COPIES.get(self.kernel.dsl, {}).get(kind, 1.0) / self.spelled
 
     def walk(self) -> Prediction:
-        """Let the CTAs run, as many at once as the SM holds.
+        """Run the CTAs, as many at once as the SM holds.
 
         Raises:
-            ScheduleError: roles wait for what never happens.
+            ScheduleError: roles wait for something that never happens.
         """
         most = MOST_CTAS if self.uses <= MOST_USES else 1
         walked = min(self.share.wanted, most * self.share.at_once)
@@ -196,7 +199,7 @@ class Sm:
 
     @property
     def pace(self) -> tuple[str, float] | None:
-        """The busiest ring of the first CTA, and clocks from one use of it to the next; None where it has a single use."""
+        """The first CTA's busiest ring, and the clocks between two uses of it; None where it has one use."""
         acquired = self._first.acquired if self._first is not None else {}
         ring = max(acquired, key=lambda name: len(acquired[name]), default="")
         times = acquired.get(ring, [])
@@ -219,18 +222,18 @@ class Sm:
 
     @property
     def _between(self) -> float:
-        """Clocks from the end of a CTA to the first instruction of the one that takes its place."""
+        """Clocks from the end of a CTA to the first instruction of its successor."""
         return self.rates.begin_us * self.rates.clock_mhz / 2
 
     def ended(self, last: Task) -> None:
-        """A CTA has ended with this task: the next one takes its place."""
+        """The last task of a CTA has ended: start the next CTA."""
         self._ends.append(last.now)
         if self._left:
             self._left -= 1
             self._begin(last.now + self._between, Cause(last, last.now, "next CTA"))
 
     def _paced(self) -> bool:
-        """Whether the first CTA has gone through as many uses as are walked, of more."""
+        """Whether the first CTA has walked enough of its uses to extrapolate the others."""
         if self.uses <= WHOLE or self._first is None:
             return False
         acquired = self._first.acquired
@@ -240,12 +243,12 @@ class Sm:
         if self._of_queries is None:
             self._of_queries = next(self._rings_of_queries(acquired), "")
         if self._of_queries and most > MOST_USES * QUERIES * 4:
-            # Queries that are as long as this are paced as their units are.
+            # Queries this long are paced by the uses of the busiest ring.
             self._of_queries = ""
         return not self._of_queries or len(acquired[self._of_queries]) >= QUERIES
 
     def _rings_of_queries(self, acquired: Mapping[str, list[float]]) -> Iterator[str]:
-        """Rings of one slot that were seldom used, filled by a role that reads others: it has no time for them in between."""
+        """Rings with one use per query: one slot, few uses so far, filled by a reader of other rings."""
         pipelines = self.kernel.schedule.pipelines
         reading = {reader.role for pipe in pipelines for reader in pipe.readers}
         for pipe in pipelines:
@@ -254,7 +257,7 @@ class Sm:
                 yield pipe.name
 
     def _clocks(self, walked: int) -> float:
-        """Clocks of all CTAs, of which the first ones were walked."""
+        """Clocks of all CTAs, extrapolated from the first `walked` ones."""
         rounds, done = self.share.rounds, walked / self.share.at_once
         if self._paced() and self._first is not None:
             times = max(self._first.acquired.values(), key=len)

@@ -1,8 +1,8 @@
-"""The text of a kernel, walked with times: every role of the CTAs of one SM, without data.
+"""Walk a kernel's text with times: every role of the CTAs of one SM, without data.
 
-What data decide is taken as in `tile.counting`: every row is as long as the call allows, a condition of data holds, and a
-loop that data end has one turn. Each CTA is the launch's first one. Where CTAs send one another something, the others are
-as far as this one.
+Where data would decide, the assumptions are those of `tile.counting`: every row is as long as the call
+allows, a condition on data holds, and a loop that data end runs once. Every CTA is taken for the launch's
+first one. Where CTAs exchange messages, the other CTAs are taken to be as far as this one.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 Steps = Generator[float | Signal, None, None]
 
 MOST_TURNS = 1 << 20
-"""Turns after which a loop that ought to end is given up."""
+"""The most iterations of a loop; a loop that does not end is given up after them."""
 OF_WAIT, OF_ARRIVAL = 8, 5
-"""Instructions of a wait for a barrier that is passed, with its address and parity, and of an arrival with its election: SASS of
-the committed variants."""
+"""Instructions of a wait for a barrier that is complete (with its address and parity), and of an arrival
+(with its election): SASS of the committed variants."""
 ROWS_A_COPY, PANEL_BYTES = 4, 128
-"""What one copy of rows by number moves: so many rows of one swizzled panel."""
+"""One copy of rows by number moves this many rows of a swizzled panel of this width."""
 WRITTEN = 200.0
-"""Clocks from the last byte that a copy engine reads of shared memory until a store is done."""
+"""Clocks from the copy engine's last read of shared memory until a store is complete."""
 
 
 @dataclass
 class Ring:
-    """One pipeline of one CTA: when each use is full, and free again."""
+    """One pipeline of one CTA: the events of each use, full and free again."""
 
     pipe: Pipeline
     producers: int
@@ -58,7 +58,7 @@ class Cta:
     """One CTA: its rings, barriers and turns.
 
     Attributes:
-        acquired: by ring, when each use was taken.
+        acquired: ring -> the times when its uses were acquired.
     """
 
     def __init__(self, sm: Sm, number: int) -> None:
@@ -83,7 +83,7 @@ class Cta:
             self.sm.ended(task)
 
     def meet(self, name: str, total: int, task: Task) -> Signal:
-        """A task comes to a barrier of `total` tasks."""
+        """A task arrives at a barrier of `total` tasks; gives the barrier's event."""
         signal = self._meetings.setdefault(name, Signal(f"meet {name or 'all'}"))
         cause = Cause(task, task.now, "barrier")
         self.sm.machine.arrive(signal, task.now + self.sm.rates.meet, total, cause)
@@ -92,7 +92,7 @@ class Cta:
         return signal
 
     def turn(self, name: str, number: int) -> Signal:
-        """When a turn begins; the first one has."""
+        """The event at which a turn begins; the first turn begins at once."""
         return self._turns.setdefault((name, number), Signal(f"turn {name}", None if number else 0.0))
 
 
@@ -112,14 +112,16 @@ class Walker:
         self.scope: dict[str, Any] = {
             **self.sm.dims, **dict(zip(self.schedule.axes, self.sm.block, strict=True)), "replica": replica,
         }  # fmt: skip
-        # When groups of products, and stores, that this role has issued are done; copies by threads, and bulk ones by use.
+        # The times when this role's groups of products, its stores, its last cp.async and its last product
+        # complete.
         self._groups: list[float] = []
         self._stores: list[float] = []
         self._copied, self._multiplied = 0.0, 0.0
-        # When what loads fill of this role's registers is there.
+        # Registers that loads in flight fill -> the time when they arrive.
         self._coming: dict[Register, float] = {}
-        # When this role asked for what it last copied and multiplied.
+        # The time when this role issued its last copy and its last product.
         self._asked_at = {"copies": 0.0, "tensor cores": 0.0}
+        # (ring, use) -> the time when its bulk copies complete, and the last one's cause.
         self._bulks: dict[tuple[str, int], tuple[float, Cause]] = {}
         self._turns: dict[str, int] = {}
         self._relaxed = False
@@ -140,18 +142,18 @@ class Walker:
                 yield from steps
 
     def _until(self, at: float, unit: str) -> float:
-        """A time until which a unit holds the role."""
+        """Name the unit that holds the role until a time; gives the time, to be yielded."""
         self.task.unit = unit
         return at
 
     def _cause(self, unit: str) -> Cause:
-        """That this role waits for a unit: for copies and products since it asked for the last ones."""
+        """A request of this role to a unit, from now; for copies and products, from its last issue."""
         return Cause(self.task, self._asked_at.get(unit, self.task.now), unit)
 
     # ------------------------------------------------------------------ numbers
 
     def value(self, value: Any) -> Any:
-        """A number, or None where data decide it."""
+        """The number that a value has, or None where data decide it."""
         if not isinstance(value, Expr):
             return value
         if value.op == "in_role":
@@ -161,14 +163,14 @@ class Walker:
         return known(value, self.scope, self.value)
 
     def _longest(self, memory: Any) -> Any:
-        """What the elements of an operand have in the longest call; None where that is not said."""
+        """The value of an operand's elements in the longest call; None where the operand states none."""
         stated = self.sm.kernel.longest.get(memory.name, "") if isinstance(memory, t.Global) else ""
         return int(stated) if stated.isdigit() else self.sm.dims.get(stated)
 
     # ------------------------------------------------------------------ what is issued
 
     def issue(self, work: Work) -> Steps:
-        """Issue what each warp of the role does, a quantum after the other."""
+        """Issue the work of each warp of the role, one quantum after another."""
         slots = max(1.0, work.slots) * self.sm.spelled
         pieces = max(1, math.ceil(slots / QUANTUM))
         alone = work.dense * self.rates.dense_stall + max(0.0, slots - work.dense) * self.rates.stall
@@ -195,17 +197,17 @@ class Walker:
             yield self._until(ends[last], last)
 
     def slots(self, count: float) -> Steps:
-        """Issue so many instructions."""
+        """Issue a number of instructions."""
         return self.issue(Work(slots=count))
 
     def _memory(self, size: float, at: float) -> float:
-        """When the memory's port of the SM has passed so many bytes on that are asked for at a time."""
+        """The time when the SM's port to memory has transferred `size` bytes that were requested at `at`."""
         return self.machine.unit("memory").serve(at, size * self.sm.share.byte_clocks)
 
     # ------------------------------------------------------------------ plain statements
 
     def _other(self, s: t.Statement) -> Steps:
-        """What has no meaning of its own here: a few instructions, the barrier that it meets at, and its blocks once."""
+        """Any other statement: a few instructions, its barrier if it has one, and each of its blocks once."""
         if s.OF_MACHINE:
             yield from self.slots(4)
         if (name := s.meets()) is not None:
@@ -256,10 +258,10 @@ class Walker:
     # ------------------------------------------------------------------ leaves
 
     def _call(self, s: t.Call) -> Steps:
-        work, found = self._work(s)
+        work, names = self._work(s)
         results = self._asked(s, s.leaf.longest)
         if results is None:
-            results = [found.get(s.leaf.parameters[position].name) for position in s.leaf.results]
+            results = [names.get(s.leaf.parameters[position].name) for position in s.leaf.results]
         loaded, stored = self._asked(s, s.leaf.loaded), self._asked(s, s.leaf.stored)
         for position, value in zip(s.leaf.results, results, strict=True):
             self.scope[s.arguments[position].args[0]] = value
@@ -284,17 +286,17 @@ class Walker:
             self._memory(stored, self.task.now)
 
     @staticmethod
-    def _registers(s: t.Call, found: Iterable[Register]) -> Iterator[Register]:
-        """Registers that a leaf names, by the names of the buffers that they are of."""
+    def _registers(s: t.Call, registers: Iterable[Register]) -> Iterator[Register]:
+        """A leaf's registers, with the names of the caller's buffers instead of the leaf's parameters."""
         names = {
             parameter.name: argument.buffer
             for parameter, argument in zip(s.leaf.parameters, s.arguments, strict=False)
             if isinstance(argument, t.View)
         }
-        return ((names.get(name, name), number) for name, number in found)
+        return ((names.get(name, name), number) for name, number in registers)
 
     def _ready(self, register: Register) -> float:
-        """When the last load that fills a register is there."""
+        """The time when the last load into a register arrives."""
         name, number = register
         if number is None:
             return max((at for (each, _), at in self._coming.items() if each == name), default=0.0)
@@ -315,7 +317,7 @@ class Walker:
         return works[key]
 
     def _asked(self, s: t.Call, of: Callable[..., Any] | None) -> Any:
-        """What a function of some of a leaf's parameters says at a call; None where data decide one of these."""
+        """The result of a function of a leaf's parameters at a call; None where data decide one of them."""
         if of is None:
             return None
         names = {parameter.name: i for i, parameter in enumerate(s.leaf.parameters)}
@@ -332,7 +334,7 @@ class Walker:
     # ------------------------------------------------------------------ products
 
     def _multiply(self, s: t.Multiply) -> Steps:
-        """Issue products: the tensor cores do those of all roles one after the other."""
+        """Issue products; the tensor cores serve those of all roles in turn."""
         instructions, done = 0.0, self.task.now
         for product in s.products:
             count, clocks, shared = self._product(product.mma)
@@ -344,7 +346,7 @@ class Walker:
         self._groups.append(self._multiplied)
         warpgroups = max(1, self.role.warps // 4)
         each = self.rates.tensor_issue * instructions / warpgroups
-        # Of tcgen05 most stay in uniform registers, one after the other.
+        # Most instructions that issue a tcgen05 product work on uniform registers, back to back.
         yield from self.issue(
             Work(slots=8 + each, dense=each if s.products[0].mma.unit == "tcgen05" else 0.0)
         )
@@ -352,24 +354,25 @@ class Walker:
             yield self._until(self._multiplied, "tensor cores")
 
     def _copy_columns(self, s: t.CopyColumns) -> Steps:
-        """A copy of the tensor cores stands in their queue, and takes what its read of shared memory does."""
+        """A copy to tensor memory occupies the tensor cores for as long as its read of shared memory."""
         taken = bytes_of(self.schedule, s.source)
         clocks = taken / self.rates.shared_bytes
         self.machine.unit("shared memory").serve(self.task.now, clocks)
         done = self.machine.unit("tensor cores").serve(self.task.now, clocks)
         self._multiplied = max(self._multiplied, done + self.rates.tensor_latency)
         self._groups.append(self._multiplied)
-        # Of a row an instruction copies 32 bytes.
+        # One instruction copies 32 bytes of each of 128 rows.
         each = self.rates.tensor_issue * max(1, taken // (128 * 32))
         yield from self.issue(Work(slots=8 + each, dense=each))
 
     def _product(self, mma: Mma) -> tuple[float, float, float]:
-        """Instructions of a product, the clocks of the tensor cores, and those of shared memory for its operands."""
+        """A product's instructions, its clocks of the tensor cores, and those of shared memory."""
         size = DTYPES[mma.dtype].bytes
         groups = max(1, mma.m // 64) if mma.unit == "wgmma" else 1
         count = groups * max(1, mma.k * size // 32)
         rate = self.rates.tensor[mma.dtype]
-        # Of a pair 64 rows take all lanes of either CTA, and the whole rate: FlashMLA publishes 1450 TFLOP/s of such products.
+        # Of a CTA pair, 64 rows per CTA (M = 128) use all lanes and the full rate: FlashMLA reports 1450
+        # TFLOP/s.
         if mma.unit == "tcgen05" and mma.m == 64 and not mma.ws:
             rate *= self.rates.tensor_half
         rows = mma.m if mma.a_space is Space.SHARED else 0
@@ -381,7 +384,7 @@ class Walker:
         yield self._until(self._landed(s.pending), "tensor cores")
 
     def _landed(self, pending: int) -> float:
-        """When all groups of products but the last `pending` are done."""
+        """The time when all groups of products but the last `pending` are complete."""
         over = self._groups[: len(self._groups) - pending]
         self._groups = self._groups[len(over) :]
         return max(over, default=0.0)
@@ -402,7 +405,7 @@ class Walker:
             self._bulks[key] = comes, cause
 
     def _copies(self, s: t.Bulk) -> float:
-        """Copies that a statement is: of rows by number, one for four rows of a panel of 128 bytes."""
+        """How many copies a statement makes: for rows by number, one per four rows of a 128-byte panel."""
         if not isinstance(s.source, t.Rows):
             return 1.0
         return max(1.0, bytes_of(self.schedule, s.target) / (ROWS_A_COPY * PANEL_BYTES))
@@ -423,7 +426,7 @@ class Walker:
         elif s.kind == "wait":
             signal = ring.filled(use)
             if ring.pipe.fill is Engine.GRID and signal.at is None:
-                # The others have sent when this CTA looks.
+                # The other CTAs have sent by the time that this one looks.
                 self.machine.happens(signal, self.task.now + self.rates.grid, self._cause("grid"))
             yield signal
         else:
@@ -506,7 +509,7 @@ class Walker:
         self._turns[s.name] = self._turns.get(s.name, 0) + 1
 
     def _turn(self, name: str) -> int:
-        """The number of this member's next turn among all turns."""
+        """The number of this member's next turn, counted over all members."""
         roles = self.schedule.turn(name).roles
         members, place = (
             (self.role.replicas, self.replica)
@@ -524,12 +527,28 @@ class Walker:
             self.machine.arrive(turn, self.task.now + self.rates.meet, 1, self._cause("turn"))
 
 
-# What is told apart from a few instructions and a barrier.
+# How to walk each kind of statement; Walker._other walks the rest.
 _MEANING: dict[type, Callable[[Walker, Any], Steps | None]] = {
-    t.Let: Walker._let, t.Assign: Walker._let, t.Variable: Walker._variable, t.Loop: Walker._loop, t.Repeat: Walker._repeat,
-    t.If: Walker._if, t.Call: Walker._call, t.PipelineOp: Walker._pipeline_op, t.Bulk: Walker._bulk, t.Fill: Walker._fill,
-    t.Multiply: Walker._multiply, t.CopyColumns: Walker._copy_columns, t.AwaitProducts: Walker._await_products, t.BarriersStand: Walker._stand,
-    t.Store: Walker._store, t.AwaitStores: Walker._await_stores, t.TakeTicket: Walker._ticket, t.AwaitCount: Walker._await_count,
-    t.TakeTurn: Walker._take_turn, t.PassTurn: Walker._pass_turn, t.ClusterWait: Walker._cluster_wait,
+    t.Let: Walker._let,
+    t.Assign: Walker._let,
+    t.Variable: Walker._variable,
+    t.Loop: Walker._loop,
+    t.Repeat: Walker._repeat,
+    t.If: Walker._if,
+    t.Call: Walker._call,
+    t.PipelineOp: Walker._pipeline_op,
+    t.Bulk: Walker._bulk,
+    t.Fill: Walker._fill,
+    t.Multiply: Walker._multiply,
+    t.CopyColumns: Walker._copy_columns,
+    t.AwaitProducts: Walker._await_products,
+    t.BarriersStand: Walker._stand,
+    t.Store: Walker._store,
+    t.AwaitStores: Walker._await_stores,
+    t.TakeTicket: Walker._ticket,
+    t.AwaitCount: Walker._await_count,
+    t.TakeTurn: Walker._take_turn,
+    t.PassTurn: Walker._pass_turn,
+    t.ClusterWait: Walker._cluster_wait,
     t.ClusterArrive: Walker._cluster_arrive,
-}  # fmt: skip
+}

@@ -1,8 +1,8 @@
-"""What one warp issues at a call of a leaf, counted from the leaf's text as its first thread goes through it.
+"""The work of one warp at a call of a leaf, counted from the leaf's text along the path of its first thread.
 
-A branch on what nobody knows here is taken, but for one on a vote of a warp, which is for the rare case. A leaf that a
-DSL spells by itself is counted by the registers that it is passed. Counts are those of the machine's instructions as
-both DSLs compile the text; `benchmarks/clock_rates.py` measures what they cost.
+A branch on an unknown value is taken, except for one on a vote of the warp, which guards a rare case. A leaf
+that a DSL implements by itself is counted by the registers that it is passed. The counts are of machine
+instructions, as both DSLs compile the text; `benchmarks/clock_rates.py` measures what they cost.
 """
 
 from __future__ import annotations
@@ -19,30 +19,32 @@ from ..tile.lang import Schedule
 from ..tile.leaf_text import WARP, Array, Do, Line, Local, Put, Vector, text_of
 
 MOST_TURNS = 1 << 16
-"""Turns after which a loop that ought to end is given up."""
+"""The most iterations of a loop; a loop that does not end is given up after them."""
 
 
 Register = tuple[str, int | None]
-"""One of an array of registers by its number; None: any of them."""
+"""A register: its array, and its number in it (None: any of them)."""
 
 
 @dataclass
 class Work:
-    """What one warp issues, and what it waits for while it does.
+    """What one warp issues, and what it waits for meanwhile.
 
     Attributes:
         slots: instructions.
-        dense: of these the ones on floats in registers, which follow each other without waiting.
-        alu: of these the ones on whole numbers, comparisons, choices and conversions, which come at half the rate.
+        dense: instructions among them on floats in registers, which issue back to back.
+        alu: instructions among them on integers, comparisons, selections and conversions, which issue at half
+            the rate.
         mufu: instructions of the unit for exponentials, reciprocals and conversions.
         shared: 128-byte accesses of shared memory.
         tensor: 32-bit columns between the registers of a warp and tensor memory.
-        chain: clocks of latency that nothing else of the warp covers.
-        fetches: times that it waits for global memory.
-        copied: whether what it loads goes to shared memory by itself (cp.async).
-        reads, comes: registers of the caller's buffers, by the leaf's name for these and their number: those that it reads
-            as they were before, and those that it leaves to loads from global memory, which nothing waits for before their
-            next use. None in place of a number: any.
+        chain: clocks of latency that nothing else of the warp hides.
+        fetches: how often it waits for global memory.
+        copied: whether its loads go directly to shared memory (cp.async).
+        reads: registers of the caller (named by the leaf's parameters) whose values before the call the leaf
+            reads.
+        comes: registers of the caller that loads from global memory still fill after the call; their next use
+            waits.
     """
 
     slots: float = 0.0
@@ -66,55 +68,61 @@ class Work:
 _NUMBERS = tuple(each.name for each in fields(Work) if each.name not in ("copied", "reads", "comes"))
 
 
-# Latencies of what a warp's next instruction mostly waits for, in clocks. benchmarks/clock_rates.py measured 24 of a shuffle, 23
-# to 32 of a load from shared memory and 17 of a vote with the comparison before it; that of an atomic in use is a guess.
+# Latencies in clocks that a warp's next instruction usually waits for. benchmarks/clock_rates.py measured 24
+# for a shuffle, 23 to 32 for a load from shared memory, and 17 for a vote with the comparison before it; the
+# latency of a contended atomic is a guess.
 SHUFFLE, SHARED, VOTE, ATOMIC = 24.0, 30.0, 12.0, 60.0
 
-# Instructions of each function that DSLs spell: (slots, MUFU, shared accesses, chain).
+# Cost of each function that the DSLs implement: (slots, MUFU instructions, shared accesses, chain).
 _FUNCTIONS: dict[str, tuple[float, float, float, float]] = {
-    "exp2": (1, 1, 0, 0), "log2": (1, 1, 0, 20), "rcp_approx": (1, 1, 0, 20), "sqrt": (3, 1, 0, 30), "rsqrt": (2, 1, 0, 20),
-    "divide": (8, 1, 0, 40), "is_nan": (1, 0, 0, 0), "popc": (1, 1, 0, 0), "clz": (2, 1, 0, 10), "mul_hi": (1, 0, 0, 0),
-    "pair_low": (0, 0, 0, 0), "pair_high": (0, 0, 0, 0), "make_pair": (1, 0, 0, 0), "unsigned_above": (3, 0, 0, 0),
-    "bits_of": (0, 0, 0, 0), "float_of": (0, 0, 0, 0), "anew": (0, 0, 0, 0), "add_rn": (1, 0, 0, 0), "halves": (1, 0.5, 0, 0),
-    "float_of_half": (1, 0, 0, 0), "pair_of": (1, 0, 0, 0), "permute_bytes": (1, 0, 0, 0), "funnel_left": (1, 0, 0, 0),
-    "ballot": (2, 0, 0, VOTE), "any_lane": (1, 0, 0, VOTE), "shuffle": (1, 0, 1, SHUFFLE), "exchange": (1, 0, 1, SHUFFLE),
-    "scan": (16, 0, 5, 5 * SHUFFLE), "warp_sum": (2, 0, 0, SHUFFLE), "warp_max": (2, 0, 0, SHUFFLE), "warp_most": (2, 0, 0, SHUFFLE),
+    "exp2": (1, 1, 0, 0), "log2": (1, 1, 0, 20), "rcp_approx": (1, 1, 0, 20), "sqrt": (3, 1, 0, 30),
+    "rsqrt": (2, 1, 0, 20), "divide": (8, 1, 0, 40), "is_nan": (1, 0, 0, 0), "popc": (1, 1, 0, 0),
+    "clz": (2, 1, 0, 10), "mul_hi": (1, 0, 0, 0), "pair_low": (0, 0, 0, 0), "pair_high": (0, 0, 0, 0),
+    "make_pair": (1, 0, 0, 0), "unsigned_above": (3, 0, 0, 0), "bits_of": (0, 0, 0, 0),
+    "float_of": (0, 0, 0, 0), "anew": (0, 0, 0, 0), "add_rn": (1, 0, 0, 0), "halves": (1, 0.5, 0, 0),
+    "float_of_half": (1, 0, 0, 0), "pair_of": (1, 0, 0, 0), "permute_bytes": (1, 0, 0, 0),
+    "funnel_left": (1, 0, 0, 0), "ballot": (2, 0, 0, VOTE), "any_lane": (1, 0, 0, VOTE),
+    "shuffle": (1, 0, 1, SHUFFLE), "exchange": (1, 0, 1, SHUFFLE), "scan": (16, 0, 5, 5 * SHUFFLE),
+    "warp_sum": (2, 0, 0, SHUFFLE), "warp_max": (2, 0, 0, SHUFFLE), "warp_most": (2, 0, 0, SHUFFLE),
     "sum_of_lanes": (10, 0, 5, 5 * SHUFFLE), "max_of_lanes": (10, 0, 5, 5 * SHUFFLE),
     "quad_most": (4, 0, 2, 2 * SHUFFLE), "quad_sum": (4, 0, 2, 2 * SHUFFLE), "sync_warp": (1, 0, 0, 10),
-    "atomic_add": (2, 0, 2, 0), "count_where": (4, 0, 2, 0), "fetch_add": (3, 0, 2, ATOMIC), "set_bits": (2, 0, 2, 0),
-    "raise_to": (2, 0, 2, 0), "store_peer": (3, 0, 1, 0), "load_peer_pair": (3, 0, 1, 200), "quotient": (5, 1, 0, 40),
-    "shuffle_length": (1, 0, 1, SHUFFLE), "share_begin": (20, 0, 0, 0), "share_size": (18, 0, 0, 0), "store_where": (1, 0, 0, 0),
-    "load_or": (3, 0, 0, 0), "prefetch": (2, 0, 0, 0), "show_copies": (7, 0, 1, 30),
-    "push": (9, 0, 0, 0), "store_pair": (1, 0, 0, 0), "store_fp8": (58, 0, 8, 0), "send_fours": (6, 0, 8, 0), "send_rows": (16, 0, 0, 0),
-    "copy16": (3, 0, 4, 0), "copy8": (3, 0, 2, 0), "copy_row16": (4, 0, 4, 0), "scale_pair": (2, 0, 0, 0),
+    "atomic_add": (2, 0, 2, 0), "count_where": (4, 0, 2, 0), "fetch_add": (3, 0, 2, ATOMIC),
+    "set_bits": (2, 0, 2, 0), "raise_to": (2, 0, 2, 0), "store_peer": (3, 0, 1, 0),
+    "load_peer_pair": (3, 0, 1, 200), "quotient": (5, 1, 0, 40), "shuffle_length": (1, 0, 1, SHUFFLE),
+    "share_begin": (20, 0, 0, 0), "share_size": (18, 0, 0, 0), "store_where": (1, 0, 0, 0),
+    "load_or": (3, 0, 0, 0), "prefetch": (2, 0, 0, 0), "show_copies": (7, 0, 1, 30), "push": (9, 0, 0, 0),
+    "store_pair": (1, 0, 0, 0), "store_fp8": (58, 0, 8, 0), "send_fours": (6, 0, 8, 0),
+    "send_rows": (16, 0, 0, 0), "copy16": (3, 0, 4, 0), "copy8": (3, 0, 2, 0), "copy_row16": (4, 0, 4, 0),
+    "scale_pair": (2, 0, 0, 0),
 }  # fmt: skip
 _COPIES = frozenset({"copy16", "copy8", "copy_row16"})
 _ALU = {"store_fp8": 16.0, "pair_of": 1.0, "push": 4.0, "popc": 1.0, "permute_bytes": 1.0}
 _DENSE = frozenset({"exp2", "scale_pair", "store_fp8", "float_of_half", "add_rn", "pair_of"})
-# Of Blackwell: two floats an instruction.
+# Functions that take two floats per instruction on Blackwell.
 _PACKED = frozenset({"scale_pair", "row_sum"})
-# Functions over registers: slots a register.
+# Functions over registers: slots per register.
 _OVER_REGISTERS = {"row_most": 1.0, "row_most_bits": 0.6, "row_sum": 1.0}
 _FETCHES = frozenset({"load_vector", "load_piece", "load_below", "load_or"})
 
 
 @dataclass
 class _Walk:
-    """The first thread of a role on its way through the text of a leaf."""
+    """A walk of a role's first thread through the text of a leaf."""
 
     scope: dict[str, Any]
     longest: Mapping[str, Any] = field(default_factory=dict)
-    # Whether additions and multiply-adds take two floats an instruction.
+    # Whether additions and multiply-adds take two floats per instruction.
     packs: bool = False
     work: Work = field(default_factory=Work)
-    # Latencies by what has them: what is independent is waited for together.
+    # Latencies by their source: independent requests to one source are waited for together.
     waits: dict[str, float] = field(default_factory=dict)
-    # Whether global memory is read and waited for: what is independent is read together.
+    # Whether the leaf waits for global memory: independent loads are waited for together.
     fetched: bool = False
-    # Registers that the leaf is given: those that it reads as they are, and those that loads will fill.
+    # The leaf's parameters; then the caller's registers that it reads, and those that loads in flight fill.
     given: frozenset[str] = frozenset()
     reads: set[Register] = field(default_factory=set)
     comes: set[Register] = field(default_factory=set)
+    # The ids of expressions that were counted.
     said: set[int] = field(default_factory=set)
     # Names whose values differ between lanes.
     apart: set[str] = field(default_factory=lambda: {"thread", "lane"})
@@ -122,7 +130,7 @@ class _Walk:
     # ------------------------------------------------------------------ numbers
 
     def value(self, value: Any) -> Any:
-        """A number, or None where nobody knows it here."""
+        """The number that a value has, or None where it is unknown."""
         if not isinstance(value, Expr):
             return value if isinstance(value, (int, float, bool)) else None
         if value.op == "element":
@@ -134,7 +142,7 @@ class _Walk:
     # ------------------------------------------------------------------ instructions
 
     def count(self, value: Any) -> None:
-        """The instructions that work out an expression, each shared part once."""
+        """Count the instructions that compute an expression, each shared subexpression once."""
         if not isinstance(value, Expr) or id(value) in self.said:
             return
         self.said.add(id(value))
@@ -154,10 +162,10 @@ class _Walk:
         if value.dtype == "float32" or value.op == "select":
             self.work.dense += slots
         if value.dtype != "float32" or value.op in ("select", "min", "max"):
-            # Half of the additions and shifts of whole numbers are written as multiply-adds, for another unit.
-            self.work.alu += (
-                slots if value.op in ("select", "min", "max") or value.dtype == "bool" else slots / 2
-            )
+            # Compilers turn half of the integer additions and shifts into multiply-adds, which another unit
+            # executes.
+            whole = value.op in ("select", "min", "max") or value.dtype == "bool"
+            self.work.alu += slots if whole else slots / 2
 
     def _slots(self, value: Expr) -> float:
         a, b = (value.args + (None, None))[:2]
@@ -169,7 +177,7 @@ class _Walk:
                 return 1.0
             return 4.0 if number is not None else 14.0
         if value.op in ("+", "-") and value.dtype == "float32":
-            # A multiply-add is one instruction, which the product has been counted for.
+            # A multiply-add is one instruction, and its product was counted already.
             fused = any(isinstance(arg, Expr) and arg.op == "*" for arg in (a, b))
             return 0.0 if fused else 1.0
         if value.op in ("+", "-", "*") and all(not isinstance(arg, Expr) for arg in (a, b)):
@@ -177,14 +185,14 @@ class _Walk:
         if value.op == "ceildiv":
             return 2.0
         if value.op in ("&", "|") and value.dtype == "bool":
-            # Comparisons combine with a condition before them.
+            # A comparison instruction can combine its result with an earlier condition.
             return 0.0
         return 1.0
 
     def _element(self, value: Expr) -> None:
         array = value.args[0]
         if array.space == "register":
-            # A group of them is read by the function that it is passed to, or written.
+            # A group of registers is read by the function that takes it, or written.
             if value.op == "element":
                 self._reads(self._registers(array, value.args[1]))
             return
@@ -199,18 +207,18 @@ class _Walk:
         width = elements * DTYPES[array.dtype].bytes
         self.work.slots += 1
         if array.space in ("shared", "cluster"):
-            # What all lanes read alike comes at once.
+            # An element that all lanes read is one access.
             self.work.shared += max(1.0, width / 4) if any(map(self._differs, index)) else 1.0
             if loads:
                 self.waits["shared"] = SHARED
         elif array.space == "global":
-            # Address arithmetic in 64 bits.
+            # 64-bit address arithmetic.
             self.work.slots += 2
             if loads:
                 self.fetched = True
 
     def _registers(self, array: Array, first: Any, count: int = 1) -> Iterator[Register]:
-        """Which registers of the caller an access is to."""
+        """The caller's registers that an access touches."""
         if array.name in self.given:
             at, begin = self.value(first), self.value(array.first)
             known = isinstance(at, int) and isinstance(begin, int)
@@ -219,13 +227,13 @@ class _Walk:
     def _reads(self, registers: Iterable[Register]) -> None:
         for each in registers:
             if meet(each, self.comes):
-                # It waits for what it has asked for itself.
+                # The leaf uses what it loaded itself: it waits.
                 self.fetched = True
             else:
                 self.reads.add(each)
 
     def _differs(self, value: Any) -> bool:
-        """Whether lanes have different values."""
+        """Whether the value differs between lanes."""
         if not isinstance(value, Expr):
             return False
         if value.op == "name":
@@ -265,7 +273,7 @@ class _Walk:
             self.work.slots += 2 + registers
 
     def _pack(self, name: str) -> float:
-        """Instructions of a function to those that take one float each."""
+        """Instructions of a function, relative to one float per instruction."""
         return 0.5 if self.packs and name in _PACKED else 1.0
 
     def _vector(self, name: str, arguments: list[Any]) -> None:
@@ -347,13 +355,13 @@ class _Walk:
             return
         if not turns:
             return
-        # Turns are taken to be alike.
+        # All iterations are taken to be alike.
         outer = self.work, self.waits, self.fetched
         self.work, self.waits, self.fetched = Work(), {}, False
         self._turn(s, turns[0])
         once = self._waited()
         self.work, self.waits, self.fetched = outer
-        # Turns that are written out together wait together.
+        # Iterations that are unrolled together wait together.
         once.chain /= s.at_once
         once.fetches /= s.at_once
         once.slots += 3 / s.at_once
@@ -361,7 +369,7 @@ class _Walk:
         self.scope[s.index] = turns[-1]
 
     def _waited(self) -> Work:
-        """The work so far, with what it waits for."""
+        """The work so far, with its waits."""
         self.work.chain += sum(self.waits.values())
         self.work.fetches += self.fetched
         return self.work
@@ -386,20 +394,32 @@ class _Walk:
 
 
 _MEANING: dict[type, Callable[[_Walk, Any], None]] = {
-    t.Let: _Walk._let, t.Assign: _Walk._let, t.Variable: _Walk._variable, t.If: _Walk._if, t.Loop: _Walk._loop,
-    t.Repeat: _Walk._repeat, Put: _Walk._put, Vector: _Walk._vector_of, Line: _Walk._line, Do: _Walk._do,
-    Local: _Walk._nothing, t.Comment: _Walk._nothing,
-}  # fmt: skip
+    t.Let: _Walk._let,
+    t.Assign: _Walk._let,
+    t.Variable: _Walk._variable,
+    t.If: _Walk._if,
+    t.Loop: _Walk._loop,
+    t.Repeat: _Walk._repeat,
+    Put: _Walk._put,
+    Vector: _Walk._vector_of,
+    Line: _Walk._line,
+    Do: _Walk._do,
+    Local: _Walk._nothing,
+    t.Comment: _Walk._nothing,
+}
 
 
 def meet(register: Register, others: Iterable[Register]) -> bool:
-    """Whether a register may be one of others."""
+    """Whether a register may be one of the others."""
     name, number = register
     return any(name == n and (number is None or each is None or number == each) for n, each in others)
 
 
 def known(value: Expr, scope: Mapping[str, Any], inner: Callable[[Any], Any]) -> Any:
-    """The number that an expression has where its names have the values in `scope`; None where one of them is unknown."""
+    """The number that an expression has, given its names' values in `scope`; None where it is unknown.
+
+    `inner` evaluates subexpressions.
+    """
     if value.op == "name":
         return scope.get(value.args[0])
     if value.op == "to":
@@ -410,7 +430,7 @@ def known(value: Expr, scope: Mapping[str, Any], inner: Callable[[Any], Any]) ->
     if (itself := t.without_anew(value)) is not value:
         return inner(itself)
     if value.op == "apply" and value.args[0].name == "any_lane":
-        # Code under a vote is for the rare case.
+        # A vote guards code for a rare case.
         return False
     if value.op not in t.EVALUATE:
         return None
@@ -428,11 +448,13 @@ def known(value: Expr, scope: Mapping[str, Any], inner: Callable[[Any], Any]) ->
 def work_of(
     call: t.Call, schedule: Schedule, values: Mapping[int, Any], longest: Mapping[str, Any]
 ) -> tuple[Work, dict[str, Any]]:
-    """What one warp issues at a call of a leaf, and what the leaf's names have after it.
+    """The work of one warp at a call of a leaf, and the values of the leaf's names after it.
 
     Args:
-        values: what is known of the call's arguments, by their positions.
-        longest: what elements of operands have, by the leaf's names for these.
+        call: The call.
+        schedule: The kernel's schedule.
+        values: Position of an argument -> its value, where it is known.
+        longest: Parameter -> the value of that operand's elements in the longest call.
     """
     leaf = call.leaf
     if leaf.text is None:
@@ -448,10 +470,11 @@ def work_of(
     return work, walk.scope
 
 
-# Slots, MUFU and columns of tensor memory a register of leaves that DSLs spell.
+# Slots, MUFU instructions and columns of tensor memory per register, for leaves that the DSLs implement.
 _LEAVES: dict[str, tuple[float, float, float]] = {
-    "round_to": (0.5, 0, 0), "pack_to": (0.5, 0, 0), "read_tensor": (0.05, 0, 1), "write_tensor": (0.05, 0, 1),
-    "read_accumulator": (0.1, 0, 1), "stage_rows": (0.3, 0, 0), "read_scores": (0.1, 0, 1), "weigh_one": (1.6, 0, 0),
+    "round_to": (0.5, 0, 0), "pack_to": (0.5, 0, 0), "read_tensor": (0.05, 0, 1),
+    "write_tensor": (0.05, 0, 1), "read_accumulator": (0.1, 0, 1), "stage_rows": (0.3, 0, 0),
+    "read_scores": (0.1, 0, 1), "weigh_one": (1.6, 0, 0),
 }  # fmt: skip
 
 
@@ -464,7 +487,7 @@ def _spelled(call: t.Call, schedule: Schedule) -> Work:
                 share = schedule.role(buffer.role).warps * WARP if buffer.role and not buffer.private else 1
                 registers.append(buffer.per_thread or buffer.stage_elements // share)
     slots, mufu, columns = _LEAVES.get(call.leaf.name, (1.0, 0, 0))
-    # Of the scores of several queries a leaf weighs those that it has weights of.
+    # With scores of several queries, weigh_one works only on those that it has weights for.
     of = min if call.leaf.name == "weigh_one" else max
     count = of((size for size in registers if size > 1), default=1)
     return Work(
