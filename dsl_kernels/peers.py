@@ -1,8 +1,8 @@
 """Memory that every rank of a group holds, of which a process may read its peers' at a distance from its own.
 
-A kernel gets its rank's tensor and the `distances` of all ranks: [ranks] int64, how many bytes from that tensor
-each rank's tensor is, 0 for its own. Ranks of one host get such memory from torch, where a buffer of rank r is
-`buffer_ptrs[r] - buffer_ptrs[rank]` bytes away.
+A kernel gets its rank's tensor and the `distances` of all ranks: [ranks] int64, how many bytes from that
+tensor each rank's tensor is, 0 for its own. Ranks of one host get such memory from torch, where a buffer of
+rank r is `buffer_ptrs[r] - buffer_ptrs[rank]` bytes away.
 """
 
 from __future__ import annotations
