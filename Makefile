@@ -6,13 +6,14 @@ STAMP  := $(VENV)/.dsl_kernels
 LEVEL  ?= 0
 ARCHS  ?= sm_90a sm_100a
 AOT    ?= build/aot
+SITE   ?= site
 UV     ?= uv
 # What torch's build for CUDA brings, which its CPU build does without: requirements-torch.lock alone has it.
 CUDA_OF_TORCH = torch triton cuda-toolkit $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 \
 	cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup generate check compile test test-all test-gpu lint docs bench aot emulator-wheel lock clean
+.PHONY: help setup generate check compile test test-all test-gpu lint docs site bench aot emulator-wheel lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +52,11 @@ docs: $(STAMP) ## tables, excerpts and pictures that are generated into the docu
 	@$(PY) scripts/record_builds.py
 	@$(PY) scripts/update_docs.py
 
+site: $(STAMP) ## the site, from the documents and docstrings, in site/ (installs the extra `docs` when it is missing)
+	@$(PY) -c "import material, mkdocstrings_handlers.python" 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[docs]"
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir $(SITE)
+	@echo "$(SITE)/index.html"
+
 bench: $(STAMP) ## time every operation on the GPU that is present
 	@$(PY) -m dsl_kernels bench
 
@@ -68,4 +74,4 @@ lock: ## pin and hash what setup installs (needs uv); versions stay unless UPGRA
 	@$(UV) pip compile --quiet $(UPGRADE) --group toolkit -c requirements-torch.lock -o requirements-toolkit.lock
 
 clean: ## remove the virtual environment, caches of the tools and untracked output
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build site *.egg-info

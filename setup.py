@@ -1,4 +1,4 @@
-"""Packages for setuptools: generated/ travels in the wheel as dsl_kernels.generated; the rest is in pyproject.toml."""
+"""Packages for setuptools: the wheel has generated/ as dsl_kernels.generated; pyproject.toml has the rest."""
 
 from setuptools import find_namespace_packages, setup
 

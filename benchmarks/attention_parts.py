@@ -1,10 +1,12 @@
-"""Attention with 64 heads on M on this GPU, by the number of parts of a query: what the launch rule takes, and the others.
+"""Attention with 64 heads on M on this GPU, by the number of splits of a query, beside the launch rule's
+choice.
 
     python benchmarks/attention_parts.py [--queries 8,16,37] [--out parts.jsonl]
-    python benchmarks/attention_parts.py --rule-only        # in each of two trees, in turns: one beside the other
+    python benchmarks/attention_parts.py --rule-only        # in each of two trees, in turns, to compare them
 
-Each time follows a check of some rows, under a CUDA graph whose turns rotate past the L2; top-k 2048. "on" deals out pairs of
-tiles regardless of queries. The variants are CuTe DSL's for Hopper; `DSL_KERNELS_BUNDLE_DIR` may hold them.
+Each time follows a check of some rows, and is taken under a CUDA graph whose turns rotate past L2; top-k is
+2048. "on" distributes pairs of tiles over CTAs regardless of queries. The variants are CuTe DSL's for Hopper;
+`DSL_KERNELS_BUNDLE_DIR` may provide them.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def numbers(text: str) -> list[int]:
 def on_and_on(
     t: int, blocks: int, units: int, splits: int | None, gpu: Any, *, walk: bool
 ) -> tuple[int, int]:
-    """CTAs and parts that deal units out regardless of queries."""
+    """CTAs, and the parts of a query, if units are distributed over CTAs regardless of queries."""
     share = -(-t * units // max(1, gpu.sms // blocks))
     ctas = -(-t * units // share)
     share = -(-t * units // ctas)
@@ -51,7 +53,7 @@ def on_and_on(
 
 
 def timed(point: grids.Point, fixture: grids.Fixture, variant: str, launch: dict[str, int]) -> float | str:
-    """Microseconds, or why it was refused."""
+    """Microseconds of a launch, or why it was refused."""
     ops.clear()
     try:
         grids.check_variant(point, fixture, variant, launch)
@@ -64,13 +66,13 @@ def rows(t: int, rule_only: bool) -> Iterator[dict[str, Any]]:
     for (form, heads), knobs in VARIANTS.items():
         point = grids.Point("sparse_mla", form, {"t": t, "heads": heads, "pages": 4096, "topk": 2048})
         variant, fixture = f"sparse_mla__cutedsl_sm90a__{knobs}", grids.prepare(point)
-        found = {"rule": timed(point, fixture, variant, {})}
+        times = {"rule": timed(point, fixture, variant, {})}
         if not rule_only:
             each = {str(n): timed(point, fixture, variant, {"splits": n}) for n in range(1, MOST + 1)}
-            found |= {parts: us for parts, us in each.items() if isinstance(us, float)}
+            times |= {parts: us for parts, us in each.items() if isinstance(us, float)}
             with mock.patch.object(sparse_mla, "shares", on_and_on):
-                found["on"] = timed(point, fixture, variant, {})
-        yield {"form": form, "heads": heads, "t": t, "us": found}
+                times["on"] = timed(point, fixture, variant, {})
+        yield {"form": form, "heads": heads, "t": t, "us": times}
         del fixture
         torch.cuda.empty_cache()
 
@@ -79,8 +81,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--queries", type=numbers, default=[4, 8, 12, 16, 20, 24, 32, 37, 48, 64, 72, 96, 128, 200])  # fmt: skip
-    parser.add_argument("--rule-only", action="store_true", help="only what the launch rule takes")
+    queries = [4, 8, 12, 16, 20, 24, 32, 37, 48, 64, 72, 96, 128, 200]
+    parser.add_argument("--queries", type=numbers, default=queries)
+    parser.add_argument("--rule-only", action="store_true", help="time only the launch rule's choice")
     parser.add_argument("--out", type=Path, help="append JSON lines here")
     options = parser.parse_args()
     try:
@@ -91,7 +94,10 @@ def main() -> int:
     for t in options.queries:
         with torch.inference_mode():
             for row in rows(t, options.rule_only):
-                cells = (f"{parts}: {us:.2f}" if isinstance(us, float) else f"{parts}: {us}" for parts, us in row["us"].items())  # fmt: skip
+                cells = (
+                    f"{parts}: {us:.2f}" if isinstance(us, float) else f"{parts}: {us}"
+                    for parts, us in row["us"].items()
+                )
                 print(row["form"], f"{row['heads']} heads, T={t}:", ", ".join(cells), flush=True)
                 if options.out:
                     with options.out.open("a") as file:

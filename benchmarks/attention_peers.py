@@ -1,16 +1,18 @@
-"""Attention beside FlashMLA's on this GPU, in turns over the same inputs; `flash_mla` has to be installed.
+"""Attention beside FlashMLA's on this GPU, in turns over the same inputs; needs an installed `flash_mla`.
 
     python benchmarks/attention_peers.py [--point REGEX] [--rounds 3] [--out peers.jsonl]
 
-What the registry selects for a point is compared with the reference, FlashMLA's result with the reference and with ours,
-before either is timed. Inputs rotate past the L2; no row of a turn is in another while the cache has enough. FlashMLA reads
-latent and rope dims from one row, ours from two tensors; its scheduling of fp8 is worked out once and not timed. DeepSeek-V4
-(form v4: 128 tokens of a window and 512 of the compressed cache a query) has 4 to 128 heads; FlashMLA decodes 64 or 128, so
-that its queries are padded, before the clock starts. Both take turns, a median of graph replays each; the median of the
-rounds is printed, and how far they lie apart. The floor is the bytes of the rows that a decode call has to fetch, and
-the time in which this GPU fetches these rows of these inputs by the fastest way found; shares are that time over a call's. Calls of
-300 µs and more are also timed on end, in the order theirs, ours, ours, theirs: a short run ends before the power limit
-lowers the clocks, and what comes second finds a warmer chip. Prints a Markdown table.
+Before a point is timed, the variant that the registry selects is compared with the reference, and FlashMLA's
+result with the reference and with ours. Inputs rotate past L2; turns share no row while the cache has enough
+of them. FlashMLA reads latent and rope dims from one row, ours from two tensors; FlashMLA's scheduling of fp8
+is computed once and not timed. DeepSeek-V4 (form v4: 128 tokens of a window and 512 of the compressed cache
+per query) has 4 to 128 heads; FlashMLA decodes 64 or 128, so its queries are padded, before the clock starts.
+
+The two take turns, each with a median over graph replays. Printed are the median of the rounds and their
+spread. The floor is the bytes of the rows that a decode call must fetch, and the time in which this GPU
+fetches these rows by the fastest known method; shares are that time over a call's. Calls of at least 300 µs
+are also timed in sustained runs, in the order theirs, ours, ours, theirs: a short run ends before the power
+limit lowers the clocks, and the second of two runs finds a warmer chip. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -54,29 +56,30 @@ POINTS = [
     ),
 ]
 SUSTAINED_US, SUSTAINED_SECONDS = 300.0, 0.6
-# Queries from which on a call is a prompt's, for which fetching rows is no floor: they stay in the L2.
+# From this many queries on a call is a prompt's. Its rows stay in L2, so fetching them is no floor.
 PROMPT = 1024
 
 
 def checked(
     point: grids.Point, fixture: grids.Fixture, ours: Sequence[Any], peer: bench.Call
 ) -> dict[str, float]:
-    """How far FlashMLA's results of the first turn lie from ours and from the reference; ours is compared with that first.
+    """How far FlashMLA's results of the first turn are from ours and from the reference; ours are checked
+    first.
 
     Raises:
-        WrongResultError: one of them is not what it should be.
+        WrongResultError: a difference is beyond its limit.
     """
     grids.check_variant(point, fixture)
     out, lse = (ours[0].keywords[name] for name in ("out", "lse"))
     t, heads, _ = out.shape
-    found = peer()
-    other = found[0].reshape(t, -1, LATENT_DIM)[:, :heads]
-    # Natural logarithms; ours count in base 2.
-    other_lse = found[-1].reshape(t, -1)[:, :heads] / math.log(2)
+    results = peer()
+    other = results[0].reshape(t, -1, LATENT_DIM)[:, :heads]
+    # Theirs is a natural logarithm, ours is in base 2.
+    other_lse = results[-1].reshape(t, -1)[:, :heads] / math.log(2)
     apart = {"out from ours": _apart(other, out), "lse from ours": _apart(other_lse, lse)}
-    held = fixture.expected(point)
-    if held is not None:
-        sample, expected = held
+    reference = fixture.expected(point)
+    if reference is not None:
+        sample, expected = reference
         for mine, value in zip(sample.outputs, (other, other_lse), strict=True):
             mine.copy_(value)
         got = sample.got()
@@ -94,11 +97,11 @@ def checked(
 def floor(
     point: grids.Point, fixture: grids.Fixture, known: dict[Any, dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """The bytes of the rows that a decode call fetches, and how long this GPU takes for them; None for a prompt."""
+    """The bytes of the rows that a decode call fetches, and this GPU's time for them; None for a prompt."""
     dims = fixture.dims
     if dims["t"] >= PROMPT or fixture.ceiling is None:
         return None
-    # Every head of a query attends to the same rows.
+    # All heads of a query attend to the same rows, so points that differ in heads share a floor.
     key = (point.form, *(value for name, value in point.params.items() if name != "heads"))
     if key not in known:
         rows = dims["t"] * (dims["topk"] + dims.get("extra_topk", 0))
@@ -141,7 +144,8 @@ def show(point: grids.Point, row: dict[str, Any]) -> None:
             f"{at['sm_mhz']:.0f} MHz {at['watts']:.0f} W" for at in seen if at and "watts" in at
         )
         print(
-            f"| {name} | {us[0]:.4g} | {us[1]:.4g} | {us[0] / us[1]:.3f} | {shares(us)} | {apart:.3f} | {clocks} |",
+            f"| {name} | {us[0]:.4g} | {us[1]:.4g} | {us[0] / us[1]:.3f} | {shares(us)} | {apart:.3f} "
+            f"| {clocks} |",
             flush=True,
         )
 

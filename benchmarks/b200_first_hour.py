@@ -1,27 +1,28 @@
-"""The first hour on a card that the library has not run on, as one script: what is right, what decides, what is fastest.
+"""The first hour on a card that the library has not run on, as one script: correctness, rates, tuning.
 
-    python benchmarks/b200_first_hour.py OUT              # on the card; run it again with the same OUT to go on
-    python benchmarks/b200_first_hour.py --plan           # the steps and their limits, for a B200; no GPU is needed
+    python benchmarks/b200_first_hour.py OUT                 # on the card; run it again with OUT to continue
+    python benchmarks/b200_first_hour.py --plan              # the steps and limits for a B200; needs no GPU
     python benchmarks/b200_first_hour.py --plan --arch sm_90a
-    python benchmarks/b200_first_hour.py OUT --arch sm_90a   # the rehearsal on a Hopper card; without --arch the card's own
+    python benchmarks/b200_first_hour.py OUT --arch sm_90a   # rehearse on a Hopper card
 
-Steps, each in processes of its own that are ended at their limit:
+Steps, each in processes of its own that are killed at its limit:
 
     compile  every variant of the card's architecture, in worker processes
-    correct  each variant on its tiny, edge and real workloads, outputs and workspaces poisoned, against the reference
-    rates    the micro-benchmarks of clock_rates.py: what a choice of the clock hangs on first, then other uncertain rates, then all
-    tune     every variant timed at each point of the core and then of the serving grid
-    compare  the clock beside that table (clock_acceptance.py)
+    correct  each variant on its tiny, edge and real workloads, outputs poisoned, against the reference
+    rates    the micro-benchmarks of clock_rates.py: rates that decide a choice, other uncertain ones, the
+    rest tune     every variant timed at each point of the core grid, then of the serving grid compare  the
+    clock beside that table (clock_acceptance.py)
 
-A kernel that hangs, or leaves the card unusable, costs its item alone: the process is ended and started again with the
-items that are left. What is in OUT is not done again, failures included (--again NAME forgets a step's). OUT gets
+A kernel that hangs, or leaves the card unusable, costs only its own item: the process is killed and restarted
+with the items that are left. What is in OUT is not repeated, failures included (--again NAME forgets those of
+a step). OUT gets
 
     session.json       commit, GPU, driver, versions, command; seconds of each step
-    correct.json ...   a file a step: what each item gave, and what failed with its error
-    runs.json          where each variant matched, as dsl_kernels/verification/runs.json has it
+    correct.json ...   a file per step: the result of each item, and the errors of those that failed
+    runs.json          where each variant matched, in the format of dsl_kernels/verification/runs.json
     rates_record.json  as clock_rates.py --record writes it
     tuned/GPU.json     the tuned table
-    records.jsonl      a record a timed point, as `bench --out` writes it
+    records.jsonl      a record per timed point, as `bench --out` writes it
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from dsl_kernels.variants import Variant
 HOUR = 3600.0
 TIERS = "tiny,edge,real"
 UNTRIED = "not measured"
-# First argument of a process that does the items of a step.
+# First argument of a worker process, which does the items of a step.
 WORKS = "--work"
 
 
@@ -65,10 +66,10 @@ class Step:
     """A step of the hour.
 
     Attributes:
-        name: also of its file in the folder of results.
-        finds: what it finds out.
-        limit: seconds that it may take; what earlier steps left of theirs comes to these.
-        patience: seconds without a word after which an item counts as hung.
+        name: the step, and its file in the folder of results.
+        finds: what the step finds out.
+        limit: seconds that it may take, plus what earlier steps left of theirs.
+        patience: seconds without output after which an item counts as hung.
     """
 
     name: str
@@ -87,73 +88,73 @@ STEPS = (
 
 
 class Folder:
-    """The results: a JSON file a step, `items` with what each gave and `missing` with what ended the others."""
+    """The results: a JSON file per step, with results of its `items` and errors of the `missing` ones."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
 
     def read(self, step: str) -> dict[str, Any]:
-        """What a step has so far."""
+        """The results of a step so far."""
         path = self.path / f"{step}.json"
-        found: dict[str, Any] = (
+        content: dict[str, Any] = (
             json.loads(path.read_text()) if path.exists() else {"items": {}, "missing": {}}
         )
-        return found
+        return content
 
     def write(self, step: str, content: dict[str, Any]) -> None:
-        """Replace the file of a step whole, so that a run cut short leaves one that can be read."""
+        """Replace the file of a step atomically, so that an interrupted run leaves a readable one."""
         path = self.path / f"{step}.json"
         new = path.with_suffix(".new")
         new.write_text(json.dumps(content, indent=1) + "\n")
         new.replace(path)
 
     def left(self, step: str, wanted: Sequence[str]) -> list[str]:
-        """Of the items of a step those that were never tried."""
-        held = self.read(step)
+        """The items of a step that were never tried."""
+        content = self.read(step)
         tried = {
-            *held.get("done", ()),
-            *(n for n, error in held["missing"].items() if not error.startswith(UNTRIED)),
+            *content.get("done", ()),
+            *(n for n, error in content["missing"].items() if not error.startswith(UNTRIED)),
         }
         return [item for item in wanted if item not in tried]
 
     def forget(self, step: str) -> None:
-        """Do a step anew."""
+        """Delete the results of a step, so that it is repeated."""
         (self.path / f"{step}.json").unlink(missing_ok=True)
 
 
 def chosen(arch: str) -> list[Variant]:
-    """The variants of an architecture, the operations in turn, so that a step cut short has seen some of each."""
+    """An architecture's variants, interleaved by operation: an interrupted step has seen some of each."""
     of = [list(variants.variants(op, arch=arch)) for op in problems.names()]
     return [variant for turn in itertools.zip_longest(*of) for variant in turn if variant is not None]
 
 
 def points() -> dict[str, Any]:
-    """The points that are tuned, by name: the core grid of every operation, then the serving grids, in turn."""
+    """The points to tune, by name: the core grids of all operations, interleaved, then the serving grids."""
     from dsl_kernels.timing import grids
 
-    found = {}
+    named = {}
     for grid in ("core", "serving"):
         of = [grids.spread(grids.points(op, grid)) for op in problems.names()]
         for turn in itertools.zip_longest(*of):
-            found |= {f"{at.op} {at.name}": at for at in turn if at is not None}
-    return found
+            named |= {f"{at.op} {at.name}": at for at in turn if at is not None}
+    return named
 
 
 def unsure(gpu: GpuSpec) -> dict[str, Rate]:
-    """The rates that lie in an interval and have an item: those first on which a choice at the core grid hangs."""
+    """The uncertain rates that an item can measure; those that decide a choice on the core grid first."""
     wide = {
         name: rate
         for name, rate in sources(gpu).items()
         if rate.item and None not in (rate.best, rate.worst) and rate.best != rate.worst
     }
     hangs = [doubt.rate for choice in clock_doubts.choices(gpu.name, ["core"]) for doubt in choice.doubts]
-    # Next what is of the tensor cores: all of it is published by others alone on Blackwell.
+    # Rates of the tensor cores come next: on Blackwell they are all published by others, none is measured.
     return dict(sorted(wide.items(), key=lambda one: (one[0] not in hangs, not one[0].startswith("tensor"))))
 
 
 def ordered(names: Sequence[str], rates: dict[str, Rate]) -> list[str]:
-    """The items of `clock_rates`, those of these rates first."""
+    """The items of `clock_rates`, those that measure `rates` first, in their order."""
     patterns = [rate.item for rate in rates.values()]
 
     def place(name: str) -> int:
@@ -163,31 +164,33 @@ def ordered(names: Sequence[str], rates: dict[str, Rate]) -> list[str]:
 
 
 def plan(gpu: GpuSpec) -> str:
-    """The steps with their limits and numbers of items, and which rates are measured first."""
+    """The steps with their limits and numbers of items, and the rates that are measured first."""
     known = {"compile": 1, "correct": len(chosen(gpu.arch.name)), "tune": len(points()), "compare": 1}
     lines = [f"{gpu.name} ({gpu.arch.name}): {sum(step.limit for step in STEPS) / 60:.0f} minutes at most"]
     lines += [
-        f"{at}. {step.name:<8} {step.limit / 60:>3.0f} min  {known.get(step.name, 'all')} items, {step.patience:.0f} s each: {step.finds}"
+        f"{at}. {step.name:<8} {step.limit / 60:>3.0f} min  {known.get(step.name, 'all')} items, "
+        f"{step.patience:.0f} s each: {step.finds}"
         for at, step in enumerate(STEPS, 1)
     ]
     lines.append("rates that lie in an interval, in the order in which they are measured:")
     lines += [
-        f"   {name} {rate.value:.4g} ({rate.best:.4g} to {rate.worst:.4g}): clock_rates.py --only '{rate.item}'"
+        f"   {name} {rate.value:.4g} ({rate.best:.4g} to {rate.worst:.4g}): clock_rates.py --only "
+        f"'{rate.item}'"
         for name, rate in unsure(gpu).items()
     ]
     return "\n".join(lines)
 
 
-# What a step does with its items, in a process of its own: a line of JSON for what it finds.
+# The steps' work on one item, in a worker process, which prints each result as a line of JSON.
 
 
-def say(**found: Any) -> None:
-    sys.__stdout__.write(json.dumps(found) + "\n")
+def say(**result: Any) -> None:
+    sys.__stdout__.write(json.dumps(result) + "\n")
     sys.__stdout__.flush()
 
 
 def compiled(folder: Folder, arch: str, executor: str) -> None:
-    """Compile the variants of an architecture; what fails is told, and does not end the step."""
+    """Compile the variants of an architecture; failures are reported and do not end the step."""
     from dsl_kernels.cli import _machine, _output
 
     of = chosen(arch)
@@ -197,7 +200,7 @@ def compiled(folder: Folder, arch: str, executor: str) -> None:
 
 
 def correct(folder: Folder, name: str, executor: str) -> None:
-    """What `verify` says of a variant; the run is noted where it matched."""
+    """Verify a variant; a match is recorded in runs.json."""
     import typer
 
     from dsl_kernels.cli._machine import device_name
@@ -206,7 +209,7 @@ def correct(folder: Folder, name: str, executor: str) -> None:
 
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(typer.Exit):
-        # Off the GPU real sizes would take minutes each.
+        # Without a GPU, workloads of real sizes would take minutes each.
         verify([name], executor=executor, tier=TIERS if executor == "cuda" else "tiny", as_json=True)
     (row,) = json.loads(text.getvalue())["variants"]
     say(name=name, **{key: value for key, value in row.items() if key != "variant"})
@@ -217,7 +220,7 @@ def correct(folder: Folder, name: str, executor: str) -> None:
 
 
 def tune(folder: Folder, name: str, executor: str) -> None:
-    """The times of the variants at a point, but of those that `correct` found wrong; the fastest goes into the table."""
+    """Time the variants at a point, except those that `correct` found wrong, and tabulate the fastest."""
     import torch
 
     from dsl_kernels.timing import grids
@@ -240,7 +243,7 @@ def tune(folder: Folder, name: str, executor: str) -> None:
 
 
 def compare(folder: Folder, name: str, executor: str) -> None:
-    """The table of `clock_acceptance` over what was tuned."""
+    """Run `clock_acceptance` on the tuned table."""
     import clock_acceptance
 
     text = io.StringIO()
@@ -261,7 +264,7 @@ WORK: dict[str, Callable[[Folder, str, str], None]] = {
 
 
 def work(step: str, folder: Folder, executor: str, items: Sequence[str]) -> int:
-    """Do the items of a step one after the other; ends at one that leaves the card unusable."""
+    """Do the items of a step in order; stops at an error, which may have left the card unusable."""
     for item in items:
         try:
             WORK[step](folder, item, executor)
@@ -275,7 +278,7 @@ def work(step: str, folder: Folder, executor: str, items: Sequence[str]) -> int:
 
 
 def _still_works() -> None:
-    """Raise where an earlier launch has left a fault behind: no later item could be trusted."""
+    """Raise if an earlier launch left a fault, because then no later item could be trusted."""
     import torch
 
     if torch.cuda.is_available():
@@ -283,7 +286,7 @@ def _still_works() -> None:
 
 
 def run(step: Step, folder: Folder, gpu: GpuSpec, executor: str, until: float) -> dict[str, Any]:
-    """Do what is left of a step until a time of the monotonic clock; what it has then."""
+    """Do what is left of a step until `until` on the monotonic clock; returns its results."""
     command = [sys.executable, __file__, WORKS, step.name, str(folder.path), executor]
     with tempfile.TemporaryDirectory() as made:
         if step.name == "rates":
@@ -296,45 +299,45 @@ def run(step: Step, folder: Folder, gpu: GpuSpec, executor: str, until: float) -
                 "tune": lambda: list(points()),
                 "compare": lambda: [gpu.name] if gpu.name in GPUS else [],
             }[step.name]()
-        held = folder.read(step.name)
+        before = folder.read(step.name)
         left = folder.left(step.name, wanted)
 
-        def keep(undone: Sequence[str], found: dict[str, Any], missing: dict[str, str]) -> None:
-            items = {**held["items"], **found}
-            failed = {n: error for n, error in {**held["missing"], **missing}.items() if n not in undone}
+        def keep(undone: Sequence[str], results: dict[str, Any], missing: dict[str, str]) -> None:
+            items = {**before["items"], **results}
+            failed = {n: error for n, error in {**before["missing"], **missing}.items() if n not in undone}
             done = [item for item in wanted if item not in undone and item not in failed]
             folder.write(step.name, {"items": items, "missing": failed, "done": done})
 
         seconds = max(0.0, until - time.monotonic())
-        found, missing = clock_rates.measure(command, left, step.patience, seconds, keep)
+        results, missing = clock_rates.measure(command, left, step.patience, seconds, keep)
         undone = [item for item, error in missing.items() if error.startswith(UNTRIED)]
-        keep(undone, found, missing)
+        keep(undone, results, missing)
     content = folder.read(step.name)
     if step.name == "rates":
         clock_rates.record(folder.path / "rates_record.json", content["items"], content["missing"])
     return {"left": len(undone), **content}
 
 
-def verdict(step: str, found: dict[str, Any]) -> str:
-    """A line of what a step has found."""
-    items, missing, left = found["items"], found["missing"], found["left"]
+def verdict(step: str, results: dict[str, Any]) -> str:
+    """One line about the results of a step."""
+    items, missing, left = results["items"], results["missing"], results["left"]
     if step == "compile":
-        said = "; ".join(
+        summary = "; ".join(
             f"{row['variants'] - len(row['errors'])} of {row['variants']} compile" for row in items.values()
         )
     elif step == "correct":
-        said = f"{sum(row['ok'] for row in items.values())} of {len(items)} right"
+        summary = f"{sum(row['ok'] for row in items.values())} of {len(items)} right"
     elif step == "tune":
-        said = f"{sum('us' in row for row in items.values())} points"
+        summary = f"{sum('us' in row for row in items.values())} points"
     elif step == "compare":
-        said = "\n".join(row["table"] for row in items.values())
+        summary = "\n".join(row["table"] for row in items.values())
     else:
-        said = f"{len(items)} figures"
-    return f"{step}: {said}; {len(missing)} failed, {left} left"
+        summary = f"{len(items)} figures"
+    return f"{step}: {summary}; {len(missing)} failed, {left} left"
 
 
 def hour(folder: Folder, gpu: GpuSpec, executor: str, only: Sequence[str]) -> int:
-    """The steps one after the other; 1 where anything failed or is left."""
+    """Run the steps one after the other; returns 1 if anything failed or is left."""
     begin, until, whole = time.monotonic(), 0.0, True
     session = {
         "gpu": gpu.device,
@@ -349,26 +352,27 @@ def hour(folder: Folder, gpu: GpuSpec, executor: str, only: Sequence[str]) -> in
             continue
         at = time.monotonic()
         try:
-            found = run(step, folder, gpu, executor, begin + until)
-            line = verdict(step.name, found)
-            whole &= not found["missing"] and not found["left"]
+            results = run(step, folder, gpu, executor, begin + until)
+            line = verdict(step.name, results)
+            whole &= not results["missing"] and not results["left"]
         except DslKernelError as error:
             line, whole = f"{step.name}: {error}", False
         session["seconds"][step.name] = round(time.monotonic() - at, 1)
         folder.write("session", session)
         print(line, flush=True)
     print(
-        f"{time.monotonic() - begin:.0f} s. Run the same command to go on where something is left; send the folder {folder.path.name}."
+        f"{time.monotonic() - begin:.0f} s. Run the same command to go on where something is left; "
+        f"send the folder {folder.path.name}."
     )
     return 0 if whole else 1
 
 
 def card(arch: str | None, executor: str) -> GpuSpec:
-    """The GPU at hand, or with another executor an architecture's reference.
+    """The GPU at hand, or the reference GPU of an architecture for another executor.
 
     Raises:
-        ExecutorUnavailableError: no GPU.
-        InvalidArgumentError: it is of another architecture than expected.
+        ExecutorUnavailableError: there is no GPU.
+        InvalidArgumentError: the GPU is of another architecture than `arch`.
     """
     if executor != "cuda":
         return gpu_row(arch or "sm_100a")
@@ -396,16 +400,16 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=Path, nargs="?", help="folder of the results")
-    parser.add_argument("--plan", action="store_true", help="print the steps; no GPU")
-    parser.add_argument("--arch", help="the architecture that is expected; sm_100a for --plan")
+    parser.add_argument("--plan", action="store_true", help="print the steps; needs no GPU")
+    parser.add_argument("--arch", help="the expected architecture; for --plan sm_100a by default")
     names = [step.name for step in STEPS]
-    parser.add_argument("--only", action="append", choices=names, help="this step alone; may be repeated")
-    parser.add_argument("--again", action="append", choices=names, default=[], help="forget what a step has")
+    parser.add_argument("--only", action="append", choices=names, help="run only this step; may be repeated")
+    parser.add_argument("--again", action="append", choices=names, default=[], help="repeat a finished step")
     parser.add_argument(
         "--executor",
         default="cuda",
         choices=("cuda", "interpreter", "emulator"),
-        help="of correct, to try the script where there is no GPU: compile and correct alone",
+        help="executor of the step correct; without a GPU only compile and correct can be tried",
     )
     given = parser.parse_args(arguments)
     try:

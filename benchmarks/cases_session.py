@@ -1,14 +1,15 @@
-"""Every case on this GPU, in processes of their own, within one time limit: a record a case, and a log.
+"""Run every case on this GPU, each in a process of its own, within one time limit; writes a record per case,
+and a log.
 
     python benchmarks/cases_session.py OUT [--limit 440] [--only reduction,transfers]
     python benchmarks/cases_session.py OUT --precompile    # no GPU: the variants that a case alone launches
 
-A case that fails leaves its error in `session.json`, and the rest goes on. Counters are read after all times, by
-Nsight Compute where it is installed. Claims, pages and pictures are made from the records, without a GPU.
+If a case fails, its error goes to `session.json` and the others go on. Counters are read after all times, by
+Nsight Compute if it is installed. Claims, pages and pictures are made from the records, without a GPU.
 
-Variants that are in no generated set (`gqa_regions`) are rendered and compiled when their case runs. Where there is no
-compiler, write them beforehand with --precompile, and name OUT/generated and OUT/bundle as DSL_KERNELS_GENERATED_DIR and
-DSL_KERNELS_BUNDLE_DIR.
+Variants that are in no generated set (`gqa_regions`) are rendered and compiled when their case runs. Without
+a compiler, write them beforehand with --precompile, and point DSL_KERNELS_GENERATED_DIR and
+DSL_KERNELS_BUNDLE_DIR at OUT/generated and OUT/bundle.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dsl_kernels import cases
 from dsl_kernels.cases import base
 
 ROOT = Path(__file__).resolve().parent.parent
-# Seconds of device time a case may take; the sum leaves room for the counters.
+# Seconds of device time that a case may take; their sum leaves room for the counters.
 ORDER = {
     "reduction": 25,
     "resample": 25,
@@ -41,9 +42,10 @@ ORDER = {
 
 
 def measure(name: str, folder: Path, budget: int, left: float) -> dict[str, Any]:
-    """Times of a case, by the command that a reader would type."""
+    """Time a case, by the command that a reader would type."""
     command = [
-        sys.executable, "-m", "dsl_kernels", "case", "run", name, "--full", "--no-counters", "--budget", str(budget),
+        sys.executable, "-m", "dsl_kernels", "case", "run", name, "--full", "--no-counters", "--budget",
+        str(budget),
         "--out", str(folder / f"{name}.json"),
     ]  # fmt: skip
     begin = time.monotonic()
@@ -51,14 +53,14 @@ def measure(name: str, folder: Path, budget: int, left: float) -> dict[str, Any]
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=min(budget + 60, left), check=False
         )
-        said = {"status": done.returncode, "output": done.stdout[-300:], "errors": done.stderr[-1500:]}
+        outcome = {"status": done.returncode, "output": done.stdout[-300:], "errors": done.stderr[-1500:]}
     except subprocess.TimeoutExpired:
-        said = {"status": None, "errors": "no end in time"}
-    return {"case": name, "seconds": round(time.monotonic() - begin, 1), **said}
+        outcome = {"status": None, "errors": "no end in time"}
+    return {"case": name, "seconds": round(time.monotonic() - begin, 1), **outcome}
 
 
 def count(name: str, folder: Path, left: float) -> dict[str, Any]:
-    """Counters of a case, added to its record."""
+    """Read the counters of a case into its record."""
     from dsl_kernels.cases import _counters
 
     case, path = cases.get(name), folder / f"{name}.json"
@@ -72,7 +74,7 @@ def count(name: str, folder: Path, left: float) -> dict[str, Any]:
 
 
 def precompile(folder: Path) -> None:
-    """Write the generated set and the bundle that `gqa_regions` runs, with what it renders for itself."""
+    """Write the generated set and bundle for `gqa_regions`, which has variants of its own."""
     from codegen.emit import emit
     from codegen.sweep import instance_of
     from dsl_kernels import variants

@@ -1,12 +1,12 @@
-"""The clock beside what was measured: every point of a GPU's tuned table, and the cost model on the same points.
+"""The clock beside measurements: every point of a GPU's tuned table, and the cost model on the same points.
 
     python benchmarks/clock_acceptance.py                                    # the H200's table
-    python benchmarks/clock_acceptance.py --gpu H100 --step 3 --predict FILE        # write predictions down before anything is measured
+    python benchmarks/clock_acceptance.py --gpu H100 --step 3 --predict FILE # predict before measuring
     python benchmarks/clock_acceptance.py --gpu H100 --table tuned.json --predicted FILE
 
-For each operation and form: the rank correlation of predicted and measured times among the variants of a point (Spearman,
-of points with three variants or more; times within 3 % are ties), what the predicted best takes to the best, and the error
-of all times. The table is Markdown.
+For each operation and form: the rank correlation (Spearman) of predicted and measured times among the
+variants of a point, for points with at least three variants, where times within 3 % count as ties; the time
+of the predicted best relative to the best; and the error of all times. The table is Markdown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHIPPED = Path(dsl_kernels.__file__).parent / "tuned" / "nvidia_h200.json"
 
 @dataclass
 class Seen:
-    """One model at the points of a form."""
+    """The figures of one model over the points of a form."""
 
     correlations: list[float] = field(default_factory=list)
     choices: list[float] = field(default_factory=list)
@@ -48,8 +48,8 @@ class Seen:
         chosen = measured[min(range(len(predicted)), key=predicted.__getitem__)] / min(measured)
         self.choices.append(chosen)
         self.worst.append((chosen, title))
-        if len(measured) >= 3 and (found := spearman(measured, predicted)) is not None:
-            self.correlations.append(found)
+        if len(measured) >= 3 and (correlation := spearman(measured, predicted)) is not None:
+            self.correlations.append(correlation)
 
     def cells(self) -> Iterator[str]:
         yield str(len(self.choices))
@@ -61,21 +61,21 @@ class Seen:
 
 
 def ranks(values: Sequence[float], tie: float) -> list[float]:
-    """The rank of each value; those within a factor of the least of them share their mean."""
-    order, found = sorted(range(len(values)), key=values.__getitem__), [0.0] * len(values)
+    """The rank of each value; those within a factor `tie` of the least of their group share its mean."""
+    order, ranking = sorted(range(len(values)), key=values.__getitem__), [0.0] * len(values)
     first = 0
     while first < len(order):
         last = first
         while last + 1 < len(order) and values[order[last + 1]] <= values[order[first]] * tie:
             last += 1
         for place in order[first : last + 1]:
-            found[place] = (first + last) / 2
+            ranking[place] = (first + last) / 2
         first = last + 1
-    return found
+    return ranking
 
 
 def spearman(measured: Sequence[float], predicted: Sequence[float]) -> float | None:
-    """The correlation of ranks; None where all that was measured is a tie."""
+    """The rank correlation; None if all measurements tie."""
     x, y = ranks(measured, TIE), ranks(predicted, 1 + 1e-6)
     if len(set(x)) == 1:
         return None
@@ -88,10 +88,10 @@ def call_of(entry: dict[str, Any], gpu: str) -> registry.Call:
     if "max_len" in sizes:
         sizes["len"] = sizes.pop("max_len")
     if entry["form"] in PAGED:
-        # A bucket counts the ids of both scopes; here all are of the first.
+        # A bucket counts the ids of both scopes; here all belong to the first.
         sizes["extra_topk"] = 0
     if entry["form"] == "decode_blocks":
-        # A bucket counts keys, of whatever the entries name; here all are of blocks.
+        # A bucket counts keys, whatever the entries name; here all entries name blocks.
         sizes |= {"page_size": 64, "block_size": blocks.BLOCK}
     dims, _ = complete_dims(programs.get(entry["op"]), entry["form"], problem.dims_of(entry["form"], sizes))
     dims |= {name: 0 for name in ("skip_below",) if name in dims}
@@ -99,14 +99,14 @@ def call_of(entry: dict[str, Any], gpu: str) -> registry.Call:
 
 
 def walked(call: registry.Call, of: list[variants.Variant]) -> list[float] | None:
-    """What the registry ranks variants by where nothing was measured, if that is the clock."""
+    """Predictions of cached walks, if they are what the registry ranks unmeasured variants by; else None."""
     sizes = registry.assumed(call, registry.deciding(call))
-    model, found = models.predict(call, of, sizes)
-    return [us or math.inf for us, _ in found] if model == models.CLOCK else None
+    model, predictions = models.predict(call, of, sizes)
+    return [us or math.inf for us, _ in predictions] if model == models.CLOCK else None
 
 
 def write_predictions(path: Path, gpu: str, entries: list[dict[str, Any]]) -> None:
-    """Predictions of every committed variant that takes the call of a point."""
+    """Record predictions for every committed variant that takes the call of a point."""
     points = []
     for entry in entries:
         call = call_of(entry, gpu)
@@ -114,13 +114,17 @@ def write_predictions(path: Path, gpu: str, entries: list[dict[str, Any]]) -> No
         us = {variant.id: round(clock.predict(call, variant).us, 2) for variant in takes}
         points.append({"op": entry["op"], "form": entry["form"], "bucket": entry["bucket"], "us": us})
     record = {
-        "gpu": GPUS[gpu].device, "commit": bench.commit(), "command": "python " + " ".join(sys.argv), "model": True, "points": points,
-    }  # fmt: skip
+        "gpu": GPUS[gpu].device,
+        "commit": bench.commit(),
+        "command": "python " + " ".join(sys.argv),
+        "model": True,
+        "points": points,
+    }
     path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def predictions_of(path: Path) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Predictions that were written down, by operation, form and sizes."""
+    """Recorded predictions, by operation, form and sizes."""
     points = json.loads(path.read_text())["points"]
     return {(p["op"], p["form"], json.dumps(p["bucket"], sort_keys=True)): p["us"] for p in points}
 
@@ -132,14 +136,14 @@ def main() -> None:
     parser.add_argument("--table", type=Path, default=SHIPPED)
     parser.add_argument("--gpu", choices=sorted(GPUS), default="H200")
     parser.add_argument("--op", action="append", choices=clock.walked())
-    parser.add_argument("--step", type=int, default=1, help="take every so many points")
+    parser.add_argument("--step", type=int, default=1, help="take every STEP-th point")
     parser.add_argument(
-        "--predict", type=Path, metavar="FILE", help="write predictions there, and compare nothing"
+        "--predict", type=Path, metavar="FILE", help="write predictions to FILE, and compare nothing"
     )
     parser.add_argument(
-        "--predicted", type=Path, metavar="FILE", help="compare predictions that were written down"
+        "--predicted", type=Path, metavar="FILE", help="compare the predictions recorded in FILE"
     )
-    parser.add_argument("--worst", type=int, default=0, help="list so many points whose choice loses most")
+    parser.add_argument("--worst", type=int, default=0, help="list this many points whose choice loses most")
     given = parser.parse_args()
     entries = [
         entry
@@ -159,24 +163,26 @@ def main() -> None:
         call = call_of(entry, given.gpu)
         names = [name for name in entry["us"] if name in (known if written is None else written[key])]
         measured = [entry["us"][name] for name in names]
-        said = {
+        by_model = {
             "clock": [
                 written[key][name] if written else clock.predict(call, known[name]).us for name in names
             ],
             "cached walks": walked(call, [known[name] for name in names]),
             "cost model": [registry.predicted_us(call, known[name]) or math.inf for name in names],
         }
-        for title, predicted in said.items():
+        for title, predicted in by_model.items():
             if predicted is None:
                 continue
             seen[entry["op"], entry["form"], title].note(str(entry["bucket"]), measured, predicted)
     print(
-        "| op, form | model | points | Spearman, median and mean | chosen to best, mean and worst | mean error | predicted to measured, median |"
+        "| op, form | model | points | Spearman, median and mean | chosen to best, mean and worst | "
+        "mean error "
+        "| predicted to measured, median |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for (op, form, title), found in seen.items():
-        print(f"| {op} {form} | {title} | {' | '.join(found.cells())} |")
-        for chosen, point in sorted(found.worst, reverse=True)[: given.worst if title == "clock" else 0]:
+    for (op, form, title), figures in seen.items():
+        print(f"| {op} {form} | {title} | {' | '.join(figures.cells())} |")
+        for chosen, point in sorted(figures.worst, reverse=True)[: given.worst if title == "clock" else 0]:
             print(f"| | | {point} | | {chosen:.2f} | | |")
 
 

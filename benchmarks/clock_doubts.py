@@ -1,12 +1,13 @@
-"""Which rates decide which variant is taken where nothing was measured, by the clock alone; no GPU is needed.
+"""Which uncertain rates decide the clock's choice of a variant when nothing was measured. Needs no GPU.
 
-    python benchmarks/clock_doubts.py                        # a B200 over the core and serving grids, four minutes
+    python benchmarks/clock_doubts.py                        # a B200, core and serving grids: four minutes
     python benchmarks/clock_doubts.py --gpu H200 --grid smoke
-    python benchmarks/clock_doubts.py --write docs/clock.md  # in the place of the table that is there
+    python benchmarks/clock_doubts.py --write docs/clock.md  # replace the table on that page
 
-Of every call of the grids, and again with a quarter of its pages: the choice in the middle of the rates' intervals, and the
-rates of which each alone turns it at an end of its interval (`dsl_kernels/clock/interval.py`). Losses below 1 % are none.
-Selection and resampling are not walked: data decide how much they do.
+For every call of the grids, and again with a quarter of its pages: the choice at the centre of the rates'
+intervals, and the rates that change it on their own at an end of their interval
+(`dsl_kernels/clock/interval.py`). Losses below 1 % count as none. Selection and resampling are not walked, as
+their work depends on the data.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from dsl_kernels.arch import GPUS
 from dsl_kernels.clock.interval import Doubt, doubts, interval
 
 GRIDS = "core", "serving"
-# Between these lines of a page stands the table.
+# The lines of a page between which the table is.
 MARKS = "<!-- printed by benchmarks/clock_doubts.py -->\n", "<!-- end of what it printed -->\n"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the clock takes for a call: the variant, its microseconds at both ends, how many there were, and what turns it."""
+    """The clock's choice for a call: variant, best and worst µs, number of candidates, and doubts."""
 
     call: registry.Call
     variant: str
@@ -43,7 +44,7 @@ class Choice:
 
 
 def choices(gpu: str, grids: Sequence[str]) -> Iterator[Choice]:
-    """The choice at each call of some grids that two variants or more take."""
+    """The choice for each call of the grids for which at least two variants exist."""
     row = GPUS[gpu]
     for op in clock.walked():
         for call in walks.calls_of(op, row, grids):
@@ -56,7 +57,7 @@ def choices(gpu: str, grids: Sequence[str]) -> Iterator[Choice]:
 
 
 def sizes(call: registry.Call) -> str:
-    """The sizes of a call that its grid's points differ by."""
+    """The sizes of a call by which its grid's points differ."""
     shown = (
         "b",
         "t",
@@ -79,18 +80,18 @@ def sizes(call: registry.Call) -> str:
     )
 
 
-def turned(found: list[Doubt]) -> str:
-    """What a row says of the rates that turn its choice."""
-    said = []
-    for doubt in found:
+def turned(doubts: list[Doubt]) -> str:
+    """The cell of a table row about the rates that change its choice."""
+    cells = []
+    for doubt in doubts:
         rate = (
             f"`{doubt.rate}` {doubt.value:g} → {doubt.end:g}"
             if doubt.rate
             else "several at their ends together"
         )
         item = f"; `{doubt.item.replace('|', chr(92) + '|')}`" if doubt.item else ""
-        said.append(f"{rate}: {short(doubt.chosen)} {doubt.faster:.2f} times as fast{item}")
-    return "<br>".join(said) or "holds"
+        cells.append(f"{rate}: {short(doubt.chosen)} {doubt.faster:.2f} times as fast{item}")
+    return "<br>".join(cells) or "holds"
 
 
 def short(variant: str) -> str:
@@ -99,33 +100,34 @@ def short(variant: str) -> str:
     return f"`{knobs}` ({target.split('_')[0]})"
 
 
-def table(found: list[Choice]) -> str:
-    """A row an operation and form, then one a call whose choice does not hold, and a sentence that sums them up."""
+def table(listed: list[Choice]) -> str:
+    """A row per operation and form, one per call whose choice is in doubt, and a sentence of summary."""
     lines = ["| op, form | calls | variants | chosen | hold |", "| --- | --- | --- | --- | --- |"]
-    for op, form in dict.fromkeys((choice.call.op, choice.call.form) for choice in found):
-        mine = [choice for choice in found if (choice.call.op, choice.call.form) == (op, form)]
+    for op, form in dict.fromkeys((choice.call.op, choice.call.form) for choice in listed):
+        mine = [choice for choice in listed if (choice.call.op, choice.call.form) == (op, form)]
         taken = ", ".join(
             f"{short(name)} {count}" for name, count in Counter(c.variant for c in mine).most_common()
         )
         least, most = min(c.among for c in mine), max(c.among for c in mine)
         among = f"{least}" if least == most else f"{least} to {most}"
         lines.append(f"| {op} {form} | {len(mine)} | {among} | {taken} | {sum(not c.doubts for c in mine)} |")
-    hang = [choice for choice in found if choice.doubts]
-    if hang:
+    doubtful = [choice for choice in listed if choice.doubts]
+    if doubtful:
         lines += ["", "| call | choice | µs, best to worst | what turns it |", "| --- | --- | --- | --- |"]
         lines += [
-            f"| {c.call.op} {c.call.form}, {sizes(c.call)} | {short(c.variant)} | {c.best:.1f} to {c.worst:.1f} | {turned(c.doubts)} |"
-            for c in hang
+            f"| {c.call.op} {c.call.form}, {sizes(c.call)} | {short(c.variant)} "
+            f"| {c.best:.1f} to {c.worst:.1f} | {turned(c.doubts)} |"
+            for c in doubtful
         ]
-    rates = sorted({doubt.rate for choice in hang for doubt in choice.doubts if doubt.rate})
-    said = f"{len(found) - len(hang)} of {len(found)} choices hold at both ends of all intervals."
+    rates = sorted({doubt.rate for choice in doubtful for doubt in choice.doubts if doubt.rate})
+    verdict = f"{len(listed) - len(doubtful)} of {len(listed)} choices hold at both ends of all intervals."
     if rates:
-        said += f" The others hang on {', '.join(f'`{rate}`' for rate in rates)}."
-    return "\n".join([*lines, "", said, ""])
+        verdict += f" The others hang on {', '.join(f'`{rate}`' for rate in rates)}."
+    return "\n".join([*lines, "", verdict, ""])
 
 
 def write(page: Path, text: str) -> None:
-    """Put the table into a page between its marks."""
+    """Put the table between its marks on a page."""
     before, rest = page.read_text().split(MARKS[0])
     _, after = rest.split(MARKS[1])
     page.write_text(f"{before}{MARKS[0]}{text}{MARKS[1]}{after}")
@@ -137,7 +139,7 @@ def main() -> None:
     parser.add_argument(
         "--grid", action="append", help="core, serving, contest, smoke or wide; core and serving by default"
     )
-    parser.add_argument("--write", type=Path, help="the page with the table")
+    parser.add_argument("--write", type=Path, help="the page whose table to replace")
     options = parser.parse_args()
     text = table(list(choices(options.gpu, options.grid or GRIDS)))
     if options.write:

@@ -1,13 +1,14 @@
-"""What the clock says that a warp issues, beside the SASS of the compiled variants: instructions of each function that DSLs spell.
+"""The clock's instruction counts beside the SASS of the compiled variants, for each function that DSLs spell.
 
-    python -m dsl_kernels compile --all      # what is not compiled is left out
+    python -m dsl_kernels compile --all      # variants that are not compiled are left out
     python benchmarks/clock_instructions.py
 
-Of CuTe DSL's variants of sm_90a each instruction names the line that it came from. Instructions of a function over the times
-that leaves' texts apply it, written-out loops counted as written out and others once, are what one application takes; beside it
-stands what `dsl_kernels/clock/work.py` says. Then the ratio of all instructions of TileLang's variants to those of CuTe DSL's
-from the same text, and the clocks that an instruction holds its warp by the stall field of its control word. Then, of the variants
-of sm_100a, what one copy by the copy engine takes a warp, which `Rates.bulk_slots` and `COPIES` in `dsl_kernels/clock/sm.py` say.
+In CuTe DSL's variants for sm_90a each instruction names its source line. The instructions of a function,
+divided by how often the leaves' texts apply it (unrolled loops counted in full, other loops once), are those
+of one application; beside them is the count of `dsl_kernels/clock/work.py`. Then follow the ratio of all
+instructions of TileLang's variants to those of CuTe DSL's from the same text, and the mean clocks for which
+an instruction stalls its warp, by its control word. Last, for variants of sm_100a, what one copy by the copy
+engine costs a warp: the values of `Rates.bulk_slots` and of `COPIES` in `dsl_kernels/clock/sm.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CODE = re.compile(r"\s*/\*[0-9a-f]{4,6}\*/\s+(.*?);?\s*/\* 0x[0-9a-f]{16} \*/")
 _CONTROL = re.compile(r"\s*/\* 0x([0-9a-f]{16}) \*/")
 
 
-# Instructions of the copy engine, and where each DSL's copies of a kind come from: a function of its helpers, or a header.
+# Instructions of the copy engine, and the kind of copy that each source of them makes: a helper, or a header.
 COPIES = ("UTMALDG", "UBLKCP")
 SPELLED_BY = {
     "load_box": "Box",
@@ -46,7 +47,7 @@ SPELLED_BY = {
 
 
 class Instruction(NamedTuple):
-    """One instruction: its text, the file and line that it came from, and the clocks that it holds its warp."""
+    """One instruction: its text, its source file and line, and the clocks for which it stalls its warp."""
 
     text: str
     file: str
@@ -58,33 +59,33 @@ def instructions(cubin: Path) -> Iterator[Instruction]:
     """The instructions of a cubin."""
     command = [str(toolkit.nvdisasm().path), "-g", "-c", "-hex", str(cubin)]
     file, line, code = "", 0, ""
-    # Of lines that are inlined in one another the innermost comes first.
+    # Of the lines that were inlined into one another, nvdisasm lists the innermost first.
     inlined = False
     for text in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
-        if found := _LINE.match(text):
+        if match := _LINE.match(text):
             if not inlined:
-                file, line = Path(found[1]).name, int(found[2])
+                file, line = Path(match[1]).name, int(match[2])
             inlined = True
-        elif found := _CODE.match(text):
-            code, inlined = found[1], False
-        elif code and (found := _CONTROL.match(text)):
-            yield Instruction(code, file, line, max(1, int(found[1], 16) >> 41 & 15))
+        elif match := _CODE.match(text):
+            code, inlined = match[1], False
+        elif code and (match := _CONTROL.match(text)):
+            yield Instruction(code, file, line, max(1, int(match[1], 16) >> 41 & 15))
             code = ""
 
 
 def functions() -> dict[tuple[str, int], str]:
-    """The function that each line of CuTe DSL's device helpers belongs to."""
-    found: dict[tuple[str, int], str] = {}
+    """The function to which each line of CuTe DSL's device helpers belongs."""
+    owners: dict[tuple[str, int], str] = {}
     for path in DEVICE.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                    found.setdefault((path.name, line), node.name)
-    return found
+                    owners.setdefault((path.name, line), node.name)
+    return owners
 
 
 class Applied(work._Walk):
-    """Counts the functions that a leaf's text applies where it stands: every branch, and a loop that is not written out once."""
+    """Counts the functions that a leaf's text applies, statically: all branches, and a rolled loop once."""
 
     counted: Counter[str]
 
@@ -108,18 +109,18 @@ def applied(variant: variants.Variant) -> Counter[str]:
     """How often the texts of a variant's leaves apply each function."""
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     schedule = program.declare(SimpleNamespace(**variant.knobs), arch)
-    found = Counter[str]()
+    counted = Counter[str]()
     for part in program.said(variant.knobs, arch, schedule).parts.values():
         for s in t.walk(part):
             if isinstance(s, t.Call) and s.leaf.text is not None:
                 walk = Applied({"thread": 0, "lane": 0, "warp": 0})
-                walk.counted = found
+                walk.counted = counted
                 walk.go(work.text_of(s.leaf, s.arguments, schedule).statements)
-    return found
+    return counted
 
 
 def copies(owner: dict[tuple[str, int], str]) -> None:
-    """Print what a copy by the copy engine takes a warp of sm_100a."""
+    """Print what a copy by the copy engine costs a warp of sm_100a."""
     counted, slots, clocks = (
         Counter[tuple[str, str]](),
         Counter[tuple[str, str]](),
@@ -136,7 +137,8 @@ def copies(owner: dict[tuple[str, int], str]) -> None:
                 clocks[variant.backend, by] += each.stall
                 counted[variant.backend, by] += any(name in each.text for name in COPIES)
     print(
-        "\n| DSL | kind of copy | copies | instructions of one | clocks of one |\n| --- | --- | --- | --- | --- |"
+        "\n| DSL | kind of copy | copies | instructions of one | clocks of one |\n| --- | --- | --- | --- "
+        "| --- |"
     )
     for (dsl, kind), count in sorted(counted.items()):
         if count:

@@ -1,14 +1,16 @@
-"""Constants of a model of one SM, measured: what instructions, hand-overs, fetches, launches and loads take on a GPU.
+"""Measures the constants of a model of one SM: instructions, hand-overs, fetches, launches and loads on a
+GPU.
 
     python benchmarks/clock_rates.py --record PATH      # on a Hopper GPU or a B200, with nvcc 12.8 or newer
-    python benchmarks/clock_rates.py --quick            # each once
-    python benchmarks/clock_rates.py --only REGEX       # some of the items
-    python benchmarks/clock_rates.py --names            # what each figure is; no GPU
+    python benchmarks/clock_rates.py --quick            # measure each once
+    python benchmarks/clock_rates.py --only REGEX       # measure some of the items
+    python benchmarks/clock_rates.py --names            # print what each figure is; needs no GPU
 
-Builds clock_rates.cu for the GPU at hand and runs it: products are those of wgmma on Hopper, and of tcgen05 on Blackwell,
-whose items have run in the emulator only. A figure is the median of seven launches after one that warms up. An item that fails
-or takes longer than `PATIENCE_S`, or comes after `LIMIT_S` of all, is reported as missing with its error, and the others are still measured. PATH gets
-`gpu`, `driver`, `commit`, `command`, `date`, `rates` (name -> value and unit) and `missing` (item -> error).
+Builds clock_rates.cu for the GPU at hand and runs it. Products are wgmma on Hopper and tcgen05 on Blackwell,
+whose items have run in the emulator only. A figure is the median of seven launches after a warm-up. An item
+that fails, takes longer than `PATIENCE_S`, or would begin after `LIMIT_S` in all, is reported as missing with
+its error; the others are still measured. PATH gets `gpu`, `driver`, `commit`, `command`, `date`, `rates`
+(name -> value and unit) and `missing` (item -> error).
 """
 
 from __future__ import annotations
@@ -40,69 +42,85 @@ from dsl_kernels.runtime import toolkit  # noqa: E402
 from dsl_kernels.timing import bench  # noqa: E402
 
 SOURCE = Path(__file__).with_suffix(".cu")
-# What nvcc is told for an architecture.
+# nvcc's options for each architecture.
 TARGETS = {
     "sm_90a": ("-gencode=arch=compute_90a,code=sm_90a",),
     "sm_100a": ("-gencode=arch=compute_100a,code=sm_100a", "-DBLACKWELL"),
 }
-# Longer than any item takes, the 4 GiB that the first one clears included.
+# Longer than any item takes, including the first one, which clears 4 GiB.
 PATIENCE_S = 20.0
-# Of all items together; those that are left then are missing.
+# The time of all items together; what is left then is missing.
 LIMIT_S = 170.0
 
-# Pattern of names -> what the figure is. "clk" are clocks of the SM.
+# Pattern of names -> what the figure is. "clk" is in clocks of the SM.
 NAMES = {
     r"wgmma_(bf16|e4m3)_n\d+_(shared|registers)": (
-        "clocks an m64nNk16 (bf16) or m64nNk32 (e4m3) product: 1024 of them on one accumulator by one warpgroup, "
+        "clocks an m64nNk16 (bf16) or m64nNk32 (e4m3) product: 1024 of them on one accumulator by one "
+        "warpgroup, "
         "16 a group and a second group in flight; A from shared memory or from registers"
     ),
     r"wgmma_(bf16|e4m3)_n\d+_(shared|registers)_two": (
         "the same by two warpgroups with an accumulator each: the SM's clocks divided by all their products"
     ),
     r"wgmma_(bf16|e4m3)_n\d+_lone": (
-        "clocks of a turn that fences, issues one product with A from shared memory, commits it and waits for it "
+        "clocks of a turn that fences, issues one product with A from shared memory, commits it and waits "
+        "for it "
         "(wait_group 0)"
     ),
     r"tcgen05_(bf16|e4m3)_m(64|128)_n\d+_(shared|tensor)": (
-        "clocks a product of 32 bytes of K: 1024 of them on one accumulator by one thread, over the four steps of a tile "
-        "of 128 bytes; A from shared memory or from tensor memory. Fewer clocks in `_two` say that a product waits "
+        "clocks a product of 32 bytes of K: 1024 of them on one accumulator by one thread, over the four "
+        "steps of a tile "
+        "of 128 bytes; A from shared memory or from tensor memory. Fewer clocks in `_two` say that a "
+        "product waits "
         "for the one before on its accumulator"
     ),
     r"tcgen05_(bf16|e4m3)_m(64|128)_n\d+_two": "the same on two accumulators in turn, A from shared memory",
-    r"tcgen05_(bf16|e4m3)_m(32|64|128)_n\d+_ws": "the same by tcgen05.mma.ws on one accumulator, A from shared memory",
+    r"tcgen05_(bf16|e4m3)_m(32|64|128)_n\d+_ws": "the same by tcgen05.mma.ws on one accumulator, A from "
+    "shared memory",
     r"tcgen05_(bf16|e4m3)_m128_n\d+_lone": (
-        "clocks of a turn that issues one product with A from shared memory, commits it and waits on the mbarrier"
+        "clocks of a turn that issues one product with A from shared memory, commits it and waits on the "
+        "mbarrier"
     ),
     r"tcgen05_(ld|st)_\d+warps": (
-        "columns of 32 lanes, 128 bytes, a clock and scheduler that so many warps read from tensor memory (or write to "
+        "columns of 32 lanes, 128 bytes, a clock and scheduler that so many warps read from tensor memory "
+        "(or write to "
         "it): 32 columns an instruction, two instructions before a wait"
     ),
     r"tcgen05_ld_latency": "clocks of a load of one column and its wait, of one warp on each scheduler",
     r"unit_\w+_(1|4|16)warps": (
         "warp-instructions a clock of an SM with so many warps, each with 16 independent chains (8 where an "
-        "instruction has four registers). 128 of them in a turn with three instructions of a loop. mufu_rcp: each "
-        "with an FADD, or ptxas would drop them. vote: each with an ISETP. redux: each with the move out of its "
-        "uniform register. hfma2: every second one is HFMA2.MMA. lds_32, lds_128, atoms_add, sts_128: a lane's own "
-        "word or 16 bytes beside its neighbours'; ldmatrix_x4, stmatrix_x4: 32 rows of 16 bytes side by side. "
+        "instruction has four registers). 128 of them in a turn with three instructions of a loop. "
+        "mufu_rcp: each "
+        "with an FADD, or ptxas would drop them. vote: each with an ISETP. redux: each with the move out "
+        "of its "
+        "uniform register. hfma2: every second one is HFMA2.MMA. lds_32, lds_128, atoms_add, sts_128: a "
+        "lane's own "
+        "word or 16 bytes beside its neighbours'; ldmatrix_x4, stmatrix_x4: 32 rows of 16 bytes side "
+        "by side. "
         "atoms_add: with its result"
     ),
     r"unit_\w+_latency": (
-        "clocks from one such instruction to the next that takes its result, by one warp; with the second instruction "
+        "clocks from one such instruction to the next that takes its result, by one warp; with the second "
+        "instruction "
         "where the rate has one"
     ),
-    r"hand_mbarrier": "clocks from an arrival on an mbarrier by one warp to its waiting warp's own arrival: half a round trip",
+    r"hand_mbarrier": "clocks from an arrival on an mbarrier by one warp to its waiting warp's own arrival: "
+    "half a round trip",
     r"hand_bar_sync_\d+warps": "clocks of a bar.sync of so many warps that do nothing else",
     r"hand_cluster_barrier_\d+ctas(_relaxed)?": (
         "clocks of barrier.cluster.arrive (release, or relaxed) and .wait of so many CTAs of 4 warps"
     ),
     r"hand_st_async": (
-        "clocks from st.async to the other CTA of a cluster until that CTA, having waited on its mbarrier and armed "
+        "clocks from st.async to the other CTA of a cluster until that CTA, having waited on its mbarrier "
+        "and armed "
         "it again, sends: half a round trip"
     ),
     r"hand_global_flag": (
-        "clocks from st.release.gpu to the loop of ld.acquire.gpu on another SM that sees it: half a round trip"
+        "clocks from st.release.gpu to the loop of ld.acquire.gpu on another SM that sees it: half a "
+        "round trip"
     ),
-    r"fetch_ld_global_(l2|hbm)": "clocks of a load of 8 bytes whose address needs the one before; one thread, scattered lines of 64 MB",
+    r"fetch_ld_global_(l2|hbm)": "clocks of a load of 8 bytes whose address needs the one before; one "
+    "thread, scattered lines of 64 MB",
     r"fetch_cp_async_(l2|hbm)": "clocks of a cp.async of 16 bytes from issue to wait_group 0, likewise",
     r"fetch_bulk_\d+k_(l2|hbm)": (
         "clocks of a cp.async.bulk of so many KB from arrive.expect_tx to the end of the mbarrier's wait"
@@ -111,35 +129,41 @@ NAMES = {
         "the same of a box of 64 rows of 128 bytes by a tensor map, rows 1 KB apart, 128-byte swizzle"
     ),
     r"stream_cp_async_\d+k_(l2|hbm)": (
-        "bytes a clock of one SM with the others idle: cp.async by 128 threads, groups of 2 KB, so many KB in flight"
+        "bytes a clock of one SM with the others idle: cp.async by 128 threads, groups of 2 KB, so many KB "
+        "in flight"
     ),
     r"stream_bulk_8k_x\d_(l2|hbm)": "the same by cp.async.bulk of 8 KB by one thread, so many in flight",
     r"stream_ld_v4_\d+k_(l2|hbm)": "the same by 16-byte loads of 1024 threads, so many KB in flight",
     r"all_(l2|hbm)_(gbs|clk)": (
-        "16-byte loads by all SMs of 16 MB again and again (l2) or of 4 GiB (hbm): GB/s by CUDA events, and bytes a "
+        "16-byte loads by all SMs of 16 MB again and again (l2) or of 4 GiB (hbm): GB/s by CUDA events, and "
+        "bytes a "
         "clock of the SM"
     ),
     r"graph_empty_(one_cta|all_sms)(_dependent)?": (
-        "microseconds a kernel in a CUDA graph of 100 empty ones of 128 threads, ten replays in a row; _dependent: "
+        "microseconds a kernel in a CUDA graph of 100 empty ones of 128 threads, ten replays in a row; "
+        "_dependent: "
         "programmatic dependent launches that let the next begin at once and wait for the one before"
     ),
     r"load_(idle|spin|hbm|bf16|e4m3)_(nvml_mhz|watts)": (
-        "SM clock and power as NVML tells them in the second half of 3 s: idle with a context, one warp that waits, "
-        "all SMs reading HBM, all SMs in products on normal values: on Hopper m64n256 of two warpgroups, on Blackwell "
+        "SM clock and power as NVML tells them in the second half of 3 s: idle with a context, one warp "
+        "that waits, "
+        "all SMs reading HBM, all SMs in products on normal values: on Hopper m64n256 of two warpgroups, on "
+        "Blackwell "
         "m128n240 on two accumulators"
     ),
-    r"load_(spin|hbm|bf16|e4m3)_mhz": "the SM's clock over the last launch of that load: its clocks by its nanoseconds",
+    r"load_(spin|hbm|bf16|e4m3)_mhz": "the SM's clock over the last launch of that load: its clocks by its "
+    "nanoseconds",
     r"load_hbm_gbs|load_(bf16|e4m3)_tflops": "GB/s and TFLOP/s in the second half of those 3 s",
 }
 
 
 def meaning(name: str) -> str | None:
-    """What the figure of that name is."""
+    """What the figure of that name is; None if the name is unknown."""
     return next((text for pattern, text in NAMES.items() if re.fullmatch(pattern, name)), None)
 
 
 def build(folder: Path, arch: str) -> Path:
-    """The program compiled for an architecture, in `folder`.
+    """Compile the program for an architecture, in `folder`; returns its path.
 
     Raises:
         UnknownNameError: no products are written for that architecture.
@@ -162,14 +186,14 @@ def build(folder: Path, arch: str) -> Path:
 
 
 def items(program: Path, only: str = "") -> list[str]:
-    """Names of the items that the program can measure, in its order, of those that `only` is found in."""
+    """The items that the program can measure and in whose names `only` is found, in the program's order."""
     listed = subprocess.run([str(program), "--list"], capture_output=True, text=True, check=True).stdout
-    found = [name for name in listed.split() if re.search(only, name)]
-    if not found:
+    names = [name for name in listed.split() if re.search(only, name)]
+    if not names:
         raise InvalidArgumentError(
             "only", expected="a pattern that an item has", got=only, fix="see `clock_rates --list`"
         )
-    return found
+    return names
 
 
 def measure(
@@ -181,10 +205,11 @@ def measure(
         [list[str], dict[str, dict[str, Any]], dict[str, str]], None
     ] = lambda left, rates, missing: None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Rates and missing items. The program is started again with what is left where an item ends or hangs it.
+    """Rates and missing items. If an item crashes or hangs the program, it is restarted with the items after
+    it.
 
     Args:
-        note: gets what is left, the rates and what is missing whenever an item is done.
+        note: called with the items left, the rates and the missing items, whenever an item is done.
     """
     rates: dict[str, dict[str, Any]] = {}
     missing: dict[str, str] = {}
@@ -202,7 +227,7 @@ def _run(
     command: list[str], left: list[str], rates: dict[str, dict[str, Any]], patience: float, deadline: float,
     note: Callable[[], None],
 ) -> str:  # fmt: skip
-    """Run once; takes what is done out of `left`, and returns what ended the program."""
+    """Run the program once; removes finished items from `left`, and returns the error that ended it."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         error, heard, hung = "", time.monotonic(), threading.Event()
 
@@ -217,18 +242,18 @@ def _run(
         for line in process.stdout or ():
             heard = time.monotonic()
             try:
-                said = json.loads(line)
+                message = json.loads(line)
             except ValueError:
-                said = None
-            if not isinstance(said, dict):
+                message = None
+            if not isinstance(message, dict):
                 error = line.strip()
-            elif "name" in said:
-                rates[said.pop("name")] = said
-            elif "done" in said:
-                left.remove(said["done"])
+            elif "name" in message:
+                rates[message.pop("name")] = message
+            elif "done" in message:
+                left.remove(message["done"])
                 note()
             else:
-                error = said["error"]
+                error = message["error"]
     if hung.is_set():
         return f"no answer in {time.monotonic() - heard:.0f} s"
     return error or f"the program ended with exit status {process.returncode}"
@@ -238,21 +263,21 @@ def arch_at_hand() -> str:
     """Architecture of the first GPU.
 
     Raises:
-        ExecutorUnavailableError: there is none that the kernels are written for.
+        ExecutorUnavailableError: there is no GPU, or its architecture is not in `TARGETS`.
     """
-    found = [gpu["arch"] for gpu in _machine.gpus()]
-    if not found or found[0] not in TARGETS:
+    archs = [gpu["arch"] for gpu in _machine.gpus()]
+    if not archs or archs[0] not in TARGETS:
         raise ExecutorUnavailableError(
             "GPU",
             expected=f"one of {', '.join(TARGETS)}",
-            got=str(found[0]) if found else "none",
+            got=str(archs[0]) if archs else "none",
             fix="run it on a Hopper GPU or a B200; --names says what is measured",
         )
-    return found[0]
+    return archs[0]
 
 
 def gpu_name() -> str | None:
-    """Name of the GPU, from nvidia-smi."""
+    """Name of the GPU, by nvidia-smi; None if that fails."""
     try:
         command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
@@ -261,7 +286,7 @@ def gpu_name() -> str | None:
 
 
 def record(path: Path, rates: dict[str, dict[str, Any]], missing: dict[str, str]) -> None:
-    """Write figures with the GPU, driver, commit, command and date that they are of."""
+    """Write the figures with their GPU, driver, commit, command and date."""
     content = {
         "gpu": gpu_name(),
         "driver": bench.driver_version(),
@@ -275,11 +300,11 @@ def record(path: Path, rates: dict[str, dict[str, Any]], missing: dict[str, str]
 
 
 def table(rates: dict[str, dict[str, Any]], missing: dict[str, str]) -> str:
-    """One line a figure, with a line in front of each kind that says what it is."""
-    lines, said = [], None
+    """The figures, one per line, each kind after a line that says what it is."""
+    lines, last = [], None
     for name, rate in rates.items():
-        if (text := meaning(name)) != said:
-            said = text
+        if (text := meaning(name)) != last:
+            last = text
             lines.append(f"\n# {text}")
         lines.append(f"{name:<36} {rate['value']:>12.4g} {rate['unit']}")
     return "\n".join([*lines, *(f"{name:<36} {'missing':>12} {error}" for name, error in missing.items())])
@@ -288,8 +313,8 @@ def table(rates: dict[str, dict[str, Any]], missing: dict[str, str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--record", type=Path, help="the JSON file to write")
-    parser.add_argument("--quick", action="store_true", help="each once")
-    parser.add_argument("--only", default="", help="items that this pattern is found in")
+    parser.add_argument("--quick", action="store_true", help="measure each once")
+    parser.add_argument("--only", default="", help="measure items in which this pattern is found")
     parser.add_argument("--names", action="store_true", help="print what each figure is")
     options = parser.parse_args()
     if options.names:

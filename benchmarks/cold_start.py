@@ -3,10 +3,10 @@
     python -m dsl_kernels bundle write build/aot --arch sm_90a
     python benchmarks/cold_start.py build/aot [--json] [--runs 7] [--context 32768] [--queries 1]
 
-Each run is a fresh process that sees no DSL and no CUDA compiler, an empty cache and DSL_KERNELS_DISABLE_JIT=1, so
-that whatever it launches comes from the bundle. It reports where its time went; the last run also checks the step
-against the references. `ours` is everything but Python's start, torch's import, the creation of the CUDA context and
-the upload of the inputs.
+Each run is a fresh process without a DSL or a CUDA compiler, with an empty cache and
+DSL_KERNELS_DISABLE_JIT=1, so that everything it launches comes from the bundle. It reports where its time
+went; the last run also checks the step against the references. `ours` is everything except Python's start,
+torch's import, the creation of the CUDA context and the upload of the inputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARTS = ("select", "bundle: open", "bundle: read and verify", "load onto the GPU
 
 
 class Hidden(importlib.abc.MetaPathFinder):
-    """Makes the DSLs and the generator impossible to import."""
+    """Hides the DSLs and the generator from import."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
         if fullname.split(".")[0] in COMPILERS:
@@ -41,7 +41,7 @@ class Hidden(importlib.abc.MetaPathFinder):
 
 
 def child(inputs: str, context: int, check: bool) -> dict[str, Any]:
-    """One cold start; everything heavy is imported on the way, because that is what is measured."""
+    """One cold start. Heavy imports are inside it, because they are part of what is measured."""
     stamps = [("start of Python", time.monotonic_ns())]
     sys.meta_path.insert(0, Hidden())
     sys.path.insert(0, str(ROOT))
@@ -103,11 +103,11 @@ def child(inputs: str, context: int, check: bool) -> dict[str, Any]:
         from dsl_kernels.dsa import check as step_check
         from dsl_kernels.dsa import steps
 
-        held = steps.StepInputs("decode", tensors, topk=2048, sm_scale=0.135)
-        comparisons = step_check.check(held, output, workspace)
+        inputs_of_step = steps.StepInputs("decode", tensors, topk=2048, sm_scale=0.135)
+        comparisons = step_check.check(inputs_of_step, output, workspace)
         result["checks"] = {
-            op: {"ok": found.ok, "figures": found.figures, "failures": found.failures}
-            for op, found in comparisons.items()
+            op: {"ok": comparison.ok, "figures": comparison.figures, "failures": comparison.failures}
+            for op, comparison in comparisons.items()
         }
     return result
 
@@ -124,7 +124,7 @@ def timed(function: Any, seconds: dict[str, float], name: str) -> Any:
 
 
 def nvcc() -> str:
-    """Where a CUDA compiler is found, or why none is."""
+    """The path of a CUDA compiler, or why there is none."""
     from dsl_kernels.errors import ToolchainError
     from dsl_kernels.runtime import toolkit
 
@@ -135,7 +135,7 @@ def nvcc() -> str:
 
 
 def environment(bundle: Path, cache: str) -> dict[str, str]:
-    """The surroundings of a run: no compiler on PATH, an empty cache, no compiling."""
+    """The environment of a run: no compiler on PATH, an empty cache, no compiling."""
     path = [
         entry
         for entry in os.environ.get("PATH", "").split(os.pathsep)
@@ -157,7 +157,7 @@ def environment(bundle: Path, cache: str) -> dict[str, str]:
 
 
 def run(bundle: Path, inputs: Path, options: argparse.Namespace, check: bool) -> dict[str, Any]:
-    """Start one child and return its report, with the time from its start."""
+    """Start one child; returns its report, with times from its start."""
     with tempfile.TemporaryDirectory() as cache:
         command = [
             sys.executable,
@@ -184,7 +184,7 @@ def run(bundle: Path, inputs: Path, options: argparse.Namespace, check: bool) ->
 
 
 def summary(reports: list[dict[str, Any]], bundle: Path) -> dict[str, Any]:
-    """Medians over the runs, and what the last run saw and checked."""
+    """Medians over the runs, and the observations and checks of the last run."""
     last = reports[-1]
     ms = {name: statistics.median(r["ms"][name] for r in reports) for name in last["ms"]}
     steps = [name for name in ms if name not in ("second step", "(timers)")]
@@ -202,7 +202,7 @@ def summary(reports: list[dict[str, Any]], bundle: Path) -> dict[str, Any]:
         "files written to the cache": last["cached"],
         "variants": dict(zip(last["variants"], last["rules"], strict=True)),
         "checks": last.get("checks"),
-        "ok": all(found["ok"] for found in last["checks"].values()),
+        "ok": all(checked["ok"] for checked in last["checks"].values()),
         "runs": len(reports),
         "ms": {name: ms[name] for name in ms if name != "(timers)"},
         "ms of the first step": {
@@ -218,7 +218,7 @@ def summary(reports: list[dict[str, Any]], bundle: Path) -> dict[str, Any]:
 
 
 def write_inputs(path: Path, options: argparse.Namespace) -> None:
-    """Inputs of a decode step, drawn in a process of its own so that this one holds no GPU memory."""
+    """Draw inputs of a decode step in a process of its own, so that this one allocates no GPU memory."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from dsl_kernels.dsa import steps\n"
@@ -250,24 +250,24 @@ def main() -> int:
         write_inputs(inputs, options)
         run(bundle, inputs, options, check=False)  # fills Python's bytecode and the page cache
         reports = [run(bundle, inputs, options, check=i == options.runs - 1) for i in range(options.runs)]
-    found = summary(reports, bundle)
+    result = summary(reports, bundle)
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(result, indent=1))
     else:
-        print(f"{found['gpu']}, torch {found['torch']}, bundle of {found['bundle']['variants']} variants")
-        for name, value in found["ms"].items():
+        print(f"{result['gpu']}, torch {result['torch']}, bundle of {result['bundle']['variants']} variants")
+        for name, value in result["ms"].items():
             print(f"{name:<48}{value:9.1f} ms")
-        for name, value in found["ms of the first step"].items():
+        for name, value in result["ms of the first step"].items():
             print(f"  first step: {name:<34}{value:9.1f} ms")
         for name in ("total ms", "total without torch, context and inputs, ms", "ours ms", "budget ms"):
-            print(f"{name:<48}{found[name]:9.1f}")
-        print("matches the references" if found["ok"] else f"WRONG: {found['checks']}")
+            print(f"{name:<48}{result[name]:9.1f}")
+        print("matches the references" if result["ok"] else f"WRONG: {result['checks']}")
     clean = (
-        not found["compilers imported"]
-        and found["nvcc"].startswith("none")
-        and not found["files written to the cache"]
+        not result["compilers imported"]
+        and result["nvcc"].startswith("none")
+        and not result["files written to the cache"]
     )
-    return 0 if found["ok"] and clean else 1
+    return 0 if result["ok"] and clean else 1
 
 
 if __name__ == "__main__":

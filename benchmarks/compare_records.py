@@ -1,10 +1,10 @@
-"""Two trees side by side: the ratio of their times at every point that `bench --out` wrote for both.
+"""Compare two trees: the ratio of their times at every point that `bench --out` wrote for both.
 
     python -m dsl_kernels bench --grid core --no-baseline --out before.jsonl     # in one tree, on one GPU
-    python -m dsl_kernels bench --grid core --no-baseline --out after.jsonl      # in the other, in turns with it
+    python -m dsl_kernels bench --grid core --no-baseline --out after.jsonl      # in the other, in turns
     python benchmarks/compare_records.py before.jsonl after.jsonl
 
-A file may hold several runs of a point; the fastest counts. The table is Markdown.
+A file may contain several runs of a point; the fastest counts. The table is Markdown.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-# What a record says of a point besides what was measured there.
+# The fields of a record that identify a point.
 SIZES = (
-    "b", "t", "rows", "s", "sq", "len", "skv", "n", "m", "d", "heads", "kv_heads", "dim", "causal", "next_n", "k", "topk", "pages",
-    "ids", "scores", "targets",
+    "b", "t", "rows", "s", "sq", "len", "skv", "n", "m", "d", "heads", "kv_heads", "dim", "causal", "next_n",
+    "k",
+    "topk", "pages", "ids", "scores", "targets",
 )  # fmt: skip
 
 
 def fastest(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     """The fastest record of each point of a file."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    records: dict[tuple[Any, ...], dict[str, Any]] = {}
     for line in path.read_text().splitlines():
         record = json.loads(line)
         sizes = " ".join(f"{name}={record[name]}" for name in SIZES if record.get(name) is not None)
         point = (record["op"], record["form"], sizes)
-        if point not in found or record["us"] < found[point]["us"]:
-            found[point] = record
-    return found
+        if point not in records or record["us"] < records[point]["us"]:
+            records[point] = record
+    return records
 
 
 def main() -> None:
@@ -51,9 +52,9 @@ def main() -> None:
         times = f"{before[point]['us']:.2f} | {after[point]['us']:.2f}"
         print(f"| {point[0]} | {point[1]} {point[2]} | {times} | {ratio:.3f} |")
     print("\n| op | points | geometric mean | slowest | fastest |\n| --- | --- | --- | --- | --- |")
-    for op, found in sorted(ratios.items()):
-        mean = math.exp(sum(map(math.log, found)) / len(found))
-        print(f"| {op} | {len(found)} | {mean:.3f} | {max(found):.3f} | {min(found):.3f} |")
+    for op, values in sorted(ratios.items()):
+        mean = math.exp(sum(map(math.log, values)) / len(values))
+        print(f"| {op} | {len(values)} | {mean:.3f} | {max(values):.3f} | {min(values):.3f} |")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""DeepSeek-V4's compressed rows on this GPU: the kernel, torch, eager and compiled, and their bytes alone.
+"""DeepSeek-V4's compressed rows on this GPU: the kernel, torch eager and compiled, and the time of the bytes
+alone.
 
     python benchmarks/compressed_rows.py [--rows 1,64,4096,32768] [--no-compile] [--out rows.jsonl]
 
-Times are under a CUDA graph whose turns rotate past the L2, so that eager torch has no time of the host
-either. The kernel's bytes are compared with the reference before. Torch does the same in float32: it fetches
-the tokens of each window, and it writes into the same cache. The floor is the bytes over what this GPU's
-memory gives for reading (`profile calibrate`).
+Times are under a CUDA graph whose turns rotate past L2, so eager torch has no host time either. The kernel's
+bytes are compared with the reference first. torch computes the same in float32: it fetches the tokens of each
+window, and writes into the same cache. The floor is the bytes divided by the measured read rate of this GPU's
+memory (`profile calibrate`).
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from dsl_kernels.problems.layouts import (
 from dsl_kernels.timing import bench, measure
 from dsl_kernels.timing.ceilings import read_ceilings
 
-# Bytes of inputs and of torch's windows that a point may have: a prompt of millions of tokens has more.
+# Points that need more bytes, of inputs and of torch's windows, are skipped: those are prompts of millions of
+# tokens.
 MOST = 24 << 30
 OPERANDS = ("kv", "scores", "ape", "weight", "windows", "positions", "cos_sin", "row_slots")
 
 
 def drawn(rows: int, kind: tuple[int, int, int, int], seed: int) -> dict[str, Any]:
-    """Operands of a call whose rows all have a slot, with its cache."""
+    """Operands of a call whose rows all have a slot, and its cache."""
     dim, ratio, parts, page = kind
     sizes = {
         "rows": rows,
@@ -69,7 +71,7 @@ def in_torch(
     kv: torch.Tensor, scores: torch.Tensor, ape: torch.Tensor, weight: torch.Tensor, windows: torch.Tensor,
     positions: torch.Tensor, cos_sin: torch.Tensor, slots: torch.Tensor, cache: torch.Tensor, eps: float,
 ) -> None:  # fmt: skip
-    """What the kernel does, of windows that are whole."""
+    """What the kernel computes, for windows that are complete."""
     ratio, dim = len(ape), len(weight)
     rows, span = windows.shape
     values, weights = [], []
@@ -79,24 +81,24 @@ def in_torch(
         values.append(kv[:, own][tokens])
         weights.append(scores[:, own][tokens] + ape[:, own])
     share = torch.softmax(torch.cat(weights, dim=1), dim=1)
-    found = (share * torch.cat(values, dim=1)).sum(dim=1)
-    found = found * torch.rsqrt(found.square().mean(dim=1, keepdim=True) + eps) * weight
+    row = (share * torch.cat(values, dim=1)).sum(dim=1)
+    row = row * torch.rsqrt(row.square().mean(dim=1, keepdim=True) + eps) * weight
     cos, sin = cos_sin[positions.long()].chunk(2, dim=1)
-    even, odd = found[:, dim - ROPE_DIM :: 2], found[:, dim - ROPE_DIM + 1 :: 2]
-    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=2).flatten(1)
-    held = torch.cat((found[:, : dim - ROPE_DIM], turned), dim=1).bfloat16()
+    even, odd = row[:, dim - ROPE_DIM :: 2], row[:, dim - ROPE_DIM + 1 :: 2]
+    rotated = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=2).flatten(1)
+    rounded = torch.cat((row[:, : dim - ROPE_DIM], rotated), dim=1).bfloat16()
     pages, page = cache.shape[:2]
     flat = cache.view(pages, -1)
     if dim == LATENT_DIM:
-        groups = held[:, :V4_FP8_DIMS].float().view(rows, -1, V4_GROUP)
+        groups = rounded[:, :V4_FP8_DIMS].float().view(rows, -1, V4_GROUP)
         powers = torch.ceil(torch.log2(groups.abs().amax(dim=2).clamp(min=1e-4) / E4M3_MAX))
         codes = (groups / torch.exp2(powers)[..., None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
-        kept = held[:, V4_FP8_DIMS:].contiguous().view(torch.uint8)
+        kept = rounded[:, V4_FP8_DIMS:].contiguous().view(torch.uint8)
         data = torch.cat((codes.view(torch.uint8).view(rows, -1), kept), dim=1)
         scales = torch.nn.functional.pad((powers + 127).to(torch.uint8), (0, 1))
     else:
-        scale = held.float().abs().amax(dim=1).clamp(min=1e-4) / E4M3_MAX
-        codes = (held.float() * (1.0 / scale)[:, None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+        scale = rounded.float().abs().amax(dim=1).clamp(min=1e-4) / E4M3_MAX
+        codes = (rounded.float() * (1.0 / scale)[:, None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
         data, scales = codes.view(torch.uint8), scale[:, None].view(torch.uint8)
     at, place = (slots // page).long()[:, None], (slots % page).long()[:, None]
     each, tail = data.shape[1], scales.shape[1]
@@ -113,10 +115,11 @@ def calls_of(function: Callable[..., None], sets: list[dict[str, Any]]) -> list[
 
 
 def check(given: dict[str, Any], call: bench.Call, *, exact: bool = True) -> None:
-    """The reference's bytes; of many rows those of some.
+    """Compare the bytes with the reference; with a sample of the rows if there are many.
 
     Args:
-        exact: False lets bytes differ, but no value by more than a step: a compiler leaves the rounding to bf16 out.
+        exact: False allows bytes to differ, but no value by more than a step, as a compiler omits the
+            rounding to bf16.
 
     Raises:
         RuntimeError: they differ.
@@ -126,46 +129,46 @@ def check(given: dict[str, Any], call: bench.Call, *, exact: bool = True) -> Non
     some = torch.arange(0, len(given["row_slots"]), -(-len(given["row_slots"]) // 512), device=measure.DEVICE)
     few = {**given, **{name: given[name][some] for name in ("windows", "positions", "row_slots")}}
     words = given["cache"].view(given["pages"], -1).view(torch.int32)
-    found = PROBLEM.compare("default", few, {"cache": words}, PROBLEM.reference("default", few))
-    failures = [f for f in found.failures if exact or not f.startswith("bytes that differ")]
+    comparison = PROBLEM.compare("default", few, {"cache": words}, PROBLEM.reference("default", few))
+    failures = [f for f in comparison.failures if exact or not f.startswith("bytes that differ")]
     if failures:
         raise RuntimeError("; ".join(failures))
 
 
 def row_of(rows: int, kind: tuple[int, int, int, int], compiled: bool) -> dict[str, Any] | None:
-    """The times of a point; None where it asks for too much memory."""
+    """The times of a point; None if it needs too much memory."""
     dim, ratio, parts, _ = kind
     dims = {"rows": rows, "ratio": ratio, "width": parts * dim, "dim": dim}
     size = PROBLEM.bytes("default", dims)
     if 5 * size > MOST:
         return None
     sets = [drawn(rows, kind, seed) for seed in range(bench.turns(size))]
-    found: dict[str, Any] = {"rows": rows, "dim": dim, "ratio": ratio, "bytes": size}
+    row: dict[str, Any] = {"rows": rows, "dim": dim, "ratio": ratio, "bytes": size}
     limit = read_ceilings(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
     if limit is not None:
-        found["floor_us"] = size / limit.dram_gbps / 1e3
+        row["floor_us"] = size / limit.dram_gbps / 1e3
     makers: dict[str, Callable[[], Any]] = {"eager": lambda: in_torch}
     if compiled:
         makers["compiled"] = lambda: torch.compile(in_torch, dynamic=False)
     ours = [lambda given=given: kernel(given) for given in sets]
     check(sets[0], ours[0])
-    found["us"] = bench.graph_time(ours).us
+    row["us"] = bench.graph_time(ours).us
     for name, make in makers.items():
         try:
             calls = calls_of(make(), sets)
             check(sets[0], calls[0], exact=name == "eager")
-            found[f"{name}_us"] = bench.graph_time(calls).us
-        except Exception as error:  # a compiler that is not there
-            found[f"{name}_us"] = None
+            row[f"{name}_us"] = bench.graph_time(calls).us
+        except Exception as error:  # torch.compile may have no compiler here
+            row[f"{name}_us"] = None
             print(f"{name}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
-    return found
+    return row
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", default="1,64,4096,32768", help="rows of a call, with commas between them")
+    parser.add_argument("--rows", default="1,64,4096,32768", help="rows of a call, separated by commas")
     parser.add_argument(
         "--compile", action=argparse.BooleanOptionalAction, default=True, help="time torch.compile too"
     )

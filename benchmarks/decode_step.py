@@ -3,11 +3,11 @@
     python benchmarks/decode_step.py [--out step.jsonl] [--no-check] [--queries 1,4] [--contexts 32768]
     python benchmarks/decode_step.py --queries "" --prompts 4096     # scoring and selection of a prompt
 
-Prints a Markdown table of times under a CUDA graph: the whole step, its three ops alone, what attention adds to the step
-(the step with it, minus the step without it), the Triton attention,
-and what the same card needs to gather the selected rows and to read the index pages. Inputs rotate past the L2; T is
-the number of sequences. With --prompts, also scoring and selection of so many rows, as `dsa.prefill` makes them, beside
-the two kernels one after the other on all rows.
+Prints a Markdown table of times under a CUDA graph: the whole step, its three ops alone, what attention adds
+to the step (the step with it minus the step without it), the Triton attention, and the times that the same
+card needs to gather the selected rows and to read the index pages. Inputs rotate past L2; T is the number of
+sequences. --prompts adds scoring and selection of a prompt of that many rows, as `dsa.prefill` makes them,
+beside the two kernels run one after the other.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def numbers(text: str) -> list[int]:
 
 
 def measure_point(queries: int, context: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One row: the check of the step, then its times."""
+    """Check a step and time it, as one row of the table."""
     size = steps.StepSize(batch=queries, context=context, heads=options.heads, kv=options.kv)
     sets = measure.step_sets(size)
     row: dict[str, Any] = {"t": queries, "context": context, "heads": options.heads, "kv": options.kv}
@@ -74,7 +74,7 @@ def measure_point(queries: int, context: int, options: argparse.Namespace) -> di
 
 
 def measure_prompt(rows: int, context: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One row of a prompt: the check of its step, then scoring and selection."""
+    """Check a prompt's step, and time its scoring and selection, as one row of the table."""
     size = steps.StepSize("prefill", rows=rows, context=context, heads=options.heads, kv=options.kv)
     (inputs,) = measure.step_sets(size)
     row: dict[str, Any] = {"rows": rows, "context": context, "kind": "prefill"}
@@ -86,7 +86,7 @@ def measure_prompt(rows: int, context: int, options: argparse.Namespace) -> dict
 
 
 def checks(inputs: steps.StepInputs) -> dict[str, Any]:
-    """A step against the references."""
+    """Compare a step with the references."""
     ops.clear()
     _, comparisons = check.run_checked(inputs)
     return {
@@ -149,7 +149,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--queries", type=numbers, default=[1, 4, 16, 64])
-    parser.add_argument("--prompts", type=numbers, default=[], help="rows of prompts to time too")
+    parser.add_argument("--prompts", type=numbers, default=[], help="rows of prompts to time as well")
     parser.add_argument("--contexts", type=numbers, default=[32768, 131072])
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--kv", default="bf16", choices=steps.CACHES)
@@ -192,12 +192,12 @@ def main() -> int:
 
 def used_variants(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
     """The variants that served the rows, by op."""
-    found: dict[str, list[str]] = {}
+    by_op: dict[str, list[str]] = {}
     for row in rows:
         for op, variant in row["used"].items():
-            if variant not in found.setdefault(op, []):
-                found[op].append(variant)
-    return found
+            if variant not in by_op.setdefault(op, []):
+                by_op[op].append(variant)
+    return by_op
 
 
 if __name__ == "__main__":

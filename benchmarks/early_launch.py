@@ -1,10 +1,13 @@
-"""Attention of whole queries on this GPU, begun while the kernel in front of it ends or behind it, and what decides between them.
+"""Attention of whole queries on this GPU, launched early, as the kernel before it ends, or after it; and what
+decides.
 
-    python benchmarks/early_launch.py [--queries 48,72,96] [--heads 16,64] [--form bf16 fp8] [--steps 64,96] [--out early.jsonl]
+    python benchmarks/early_launch.py [--queries 48,72,96] [--heads 16,64] [--form bf16 fp8] [--steps 64,96]
+        [--out FILE]
 
-CTAs that begin early take SMs as these fall free. The second table is a kernel that does nothing but gather rows, so many bytes a
-CTA whatever their number: how many pairs of SMs (TPCs) had two CTAs, and how long it took. Times are of a CUDA graph, or between
-two events around launches in a row for the bare gather.
+CTAs of an early launch take SMs as these fall free. The second table is of a kernel that only gathers rows,
+the same bytes per CTA whatever the number of CTAs: how many pairs of SMs (TPCs) ran two CTAs, and how long it
+took. Times are those of a CUDA graph; for the bare gather, those between two events around consecutive
+launches.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ VARIANTS = {
     "fp8": {8: "st2_cl1", 16: "st2_cl1", 32: "st2_cl1", 64: "st2_cl1_hb64", 128: "st2_cl1_hb64_ex2"},
 }
 CACHE_ROWS, ROW_BYTES, ROWS_EACH = 1 << 18, 1152, 2048
-# As much as keeps a second CTA off an SM.
+# Enough shared memory to keep a second CTA off an SM.
 SHARED = 160 << 10
 TURNS = 24
 GATHER = """
@@ -69,7 +72,7 @@ def numbers(text: str) -> list[int]:
 
 
 def told(early: int | None) -> AbstractContextManager[Any]:
-    """Attention's launches begin early, behind, or as the launch rule says."""
+    """Make attention's launches early (1) or late (0), or leave it to the launch rule (None)."""
     ops.clear()
     if early is None:
         return nullcontext()
@@ -77,35 +80,35 @@ def told(early: int | None) -> AbstractContextManager[Any]:
 
 
 def attention(form: str, t: int, heads: int, rounds: int = 3) -> dict[str, Any]:
-    """Microseconds of a call that begins early, of one that does not, of what the launch rule takes, and of one part a query."""
+    """Microseconds of a call launched early, late, as the rule decides, and with one split."""
     point = grids.Point("sparse_mla", form, {"t": t, "heads": heads, "pages": 4096, "topk": 2048})
     variant = f"sparse_mla__cutedsl_sm90a__h{heads}_{form}_bt64_{VARIANTS[form][heads]}"
     fixture = grids.prepare(point)
     asked = {"early": (1, {}), "behind": (0, {}), "rule": (None, {}), "one part, behind": (0, {"splits": 1})}
-    found: dict[str, float | str] = {}
+    results: dict[str, float | str] = {}
     for name, (early, launch) in asked.items():
         with told(early):
             try:
                 grids.check_variant(point, fixture, variant, launch)
                 calls = fixture.calls(variant, launch)
-                found[name] = min(bench.graph_time(calls, replays=15).us for _ in range(rounds))
+                results[name] = min(bench.graph_time(calls, replays=15).us for _ in range(rounds))
             except DslKernelError as error:
-                found[name] = str(error)
-    return {"form": form, "t": t, "heads": heads, "us": found}
+                results[name] = str(error)
+    return {"form": form, "t": t, "heads": heads, "us": results}
 
 
 def step(t: int, heads: int) -> dict[str, Any]:
-    """Microseconds of a decode step whose attention begins early, and of one where it does not."""
+    """Microseconds of a decode step whose attention launches early, and of one where it does not."""
     sets = measure.step_sets(StepSize(batch=t, context=32768, heads=heads, topk=2048, kv="bf16"))
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for name, early in {"early": 1, "behind": 0}.items():
         with told(early):
-            found[name] = measure.time_marginal(sets)["step"]
-    return {"step": True, "form": "bf16", "t": t, "heads": heads, "us": found}
+            times[name] = measure.time_marginal(sets)["step"]
+    return {"step": True, "form": "bf16", "t": t, "heads": heads, "us": times}
 
 
 def gathers(ctas: list[int]) -> Iterator[dict[str, Any]]:
-    """The bare gather: microseconds, and TPCs with two CTAs in the median launch."""
+    """The bare gather: microseconds, and how many TPCs ran two CTAs in the median launch."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "gather.cu"
         source.write_text(GATHER)
@@ -142,7 +145,7 @@ def main() -> int:
     parser.add_argument("--heads", type=numbers, default=list(VARIANTS["bf16"]))
     parser.add_argument("--form", nargs="+", choices=list(VARIANTS), default=["bf16"])
     parser.add_argument(
-        "--steps", type=numbers, default=[], help="decode steps of so many sequences, 64 heads"
+        "--steps", type=numbers, default=[], help="decode steps of this many sequences, with 64 heads"
     )
     parser.add_argument("--ctas", type=numbers, default=[66, 72, 96, 112, 128])
     parser.add_argument("--out", type=Path, help="append JSON lines here")
@@ -152,11 +155,13 @@ def main() -> int:
     except DslKernelError as error:
         print(error, file=sys.stderr)
         return 1
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     with torch.inference_mode():
         for row in gathers(options.ctas):
-            print(f"gather by {row['ctas']} CTAs, {'early' if row['early'] else 'behind'}: {row['us']:.1f} us, {row['pairs_with_two']} TPCs with two", flush=True)  # fmt: skip
-            found.append(row)
+            start = "early" if row["early"] else "behind"
+            figures = f"{row['us']:.1f} us, {row['pairs_with_two']} TPCs with two"
+            print(f"gather by {row['ctas']} CTAs, {start}: {figures}", flush=True)
+            rows.append(row)
         calls = [partial(step, t, 64) for t in options.steps]
         calls += [partial(attention, *each) for each in product(options.form, options.queries, options.heads)]
         for call in calls:
@@ -167,12 +172,12 @@ def main() -> int:
                 for name, us in row["us"].items()
             )
             print(what, row["form"], f"{row['heads']} heads, T={row['t']}:", ", ".join(cells), flush=True)
-            found.append(row)
+            rows.append(row)
             torch.cuda.empty_cache()
     if options.out:
         environment = bench.environment()
         with options.out.open("a") as file:
-            file.writelines(json.dumps({**row, "environment": environment}) + "\n" for row in found)
+            file.writelines(json.dumps({**row, "environment": environment}) + "\n" for row in rows)
     return 0
 
 

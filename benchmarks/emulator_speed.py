@@ -1,12 +1,13 @@
 """How fast the emulator is: parsing, one CTA of attention, and many interleavings of the committed variants.
 
-    python benchmarks/emulator_speed.py [parse] [cta] [set] [--rounds N] [--interleavings N] [--jobs N] [--arch A] [--json]
+    python benchmarks/emulator_speed.py [parse] [cta] [set] [--rounds N] [--interleavings N] [--jobs N]
+        [--arch A] [--json]
 
-`cta` runs one query token over 2,048 selected ones, one split, of variants with 16 and with 128 heads, and prints the
-best CPU seconds of the process over the rounds, with a digest of every tensor after it and of what was counted and
-found: two builds of the core compute the same where the digests agree. `set` runs the tiny workloads of each committed
-variant of an architecture under so many interleavings, in as many threads as `--jobs` says, and prints wall and CPU
-seconds. CPU seconds do not depend on what else the machine does, as far as caches allow; wall seconds do.
+`cta` runs one query token over 2,048 selected ones, with one split, of variants with 16 and with 128 heads.
+It prints the best CPU seconds of the process over the rounds, with a digest of all tensors, counts and
+findings: two builds of the core compute the same if their digests agree. `set` runs the tiny workloads of
+each committed variant of an architecture under --interleavings interleavings, in --jobs threads, and prints
+wall and CPU seconds. CPU seconds depend on other load only through caches; wall seconds do fully.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ CTA = (
     "sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1",
     "sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64",
 )
-HEADER = ".version 8.7\n.target sm_100a\n.address_size 64\n.visible .entry k()\n{\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n"
+HEADER = (
+    ".version 8.7\n.target sm_100a\n.address_size 64\n.visible .entry k()\n{\n.reg .b32 %r<9>;\n.reg .b64 "
+    "%rd<9>;\n"
+)
 
 
 def parsing() -> list[dict[str, Any]]:
@@ -63,18 +67,18 @@ def parsing() -> list[dict[str, Any]]:
 
 
 def _digest(operands: dict[str, Any], report: Any) -> str:
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, value in sorted(operands.items()):
         if isinstance(value, torch.Tensor):
-            told.update(name.encode() + value.contiguous().view(torch.uint8).numpy().tobytes())
-    told.update(
+            digest.update(name.encode() + value.contiguous().view(torch.uint8).numpy().tobytes())
+    digest.update(
         repr((report.instructions, report.pipes, report.stats, list(map(str, report.findings)))).encode()
     )
-    return told.hexdigest()[:16]
+    return digest.hexdigest()[:16]
 
 
 def one_cta(rounds: int, chosen: tuple[str, ...]) -> list[dict[str, Any]]:
-    """One CTA over 2,048 selected tokens, best of the rounds."""
+    """Run one CTA over 2,048 selected tokens; the best of the rounds."""
     rows = []
     for name in chosen:
         variant = variants.get(name)
@@ -82,33 +86,39 @@ def one_cta(rounds: int, chosen: tuple[str, ...]) -> list[dict[str, Any]]:
         workload = Workload(f"one_query_{name}", "edge", variant.knobs["kv"], params)
         inputs = trial.draw("sparse_mla", workload, 0)
         launcher = (executor := Emulator()).prepare(variant)
-        best, seconds, told = float("inf"), float("inf"), set()
+        best, seconds, digests = float("inf"), float("inf"), set()
         for _ in range(rounds):
             operands, dims = trial.allocate(variant, workload, inputs, {"splits": 1})
             begin = time.process_time()
             launcher(operands, dims)
             best = min(best, time.process_time() - begin)
             seconds = min(seconds, executor.report.seconds)
-            told.add(_digest(operands, executor.report))
-        if len(told) != 1:
+            digests.add(_digest(operands, executor.report))
+        if len(digests) != 1:
             raise SystemExit(f"{name}: results differ from run to run")
         report = executor.report
         rows.append(
-            {"what": name, "cpu": best, "core_wall": seconds, "instructions": report.instructions,
-             "gflop": report.stats["mma_flops"] / 1e9, "digest": told.pop()}
-        )  # fmt: skip
+            {
+                "what": name,
+                "cpu": best,
+                "core_wall": seconds,
+                "instructions": report.instructions,
+                "gflop": report.stats["mma_flops"] / 1e9,
+                "digest": digests.pop(),
+            }
+        )
     return rows
 
 
 def whole_set(arch: str, count: int, jobs: int, only: str) -> list[dict[str, Any]]:
-    """Tiny workloads of every committed variant of an architecture, each under so many interleavings."""
+    """Run the tiny workloads of an architecture's committed variants under `count` interleavings each."""
     every = [
         (variant, workload, trial.cached_example(variant.op, workload))
         for variant in variants.variants(arch=arch)
         if only in variant.id
         for workload in trial.workloads(variant, "tiny")
     ]
-    told: dict[str, Any] = {}
+    digests: dict[str, Any] = {}
 
     def run(variant: Any, workload: Any, example: Any, interleaving: Any) -> tuple[str, str, float, int]:
         executor = Emulator(interleaving)
@@ -128,14 +138,19 @@ def whole_set(arch: str, count: int, jobs: int, only: str) -> list[dict[str, Any
     with ThreadPoolExecutor(jobs) as pool:
         work = [(*item, each) for item in every for each in interleavings(count)]
         for at, digest, seconds, executed in pool.map(lambda item: run(*item), work):
-            told[at] = digest
+            digests[at] = digest
             core += seconds
             instructions += executed
     return [
-        {"what": f"{len(every)} workloads of {arch}, {count} interleavings, {jobs} jobs",
-         "wall": time.perf_counter() - begin, "cpu": time.process_time() - cpu, "core_wall": core,
-         "instructions": instructions, "digest": hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:16]}
-    ]  # fmt: skip
+        {
+            "what": f"{len(every)} workloads of {arch}, {count} interleavings, {jobs} jobs",
+            "wall": time.perf_counter() - begin,
+            "cpu": time.process_time() - cpu,
+            "core_wall": core,
+            "instructions": instructions,
+            "digest": hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()[:16],
+        }
+    ]
 
 
 def main() -> None:
@@ -149,7 +164,7 @@ def main() -> None:
     parser.add_argument("--interleavings", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--arch", default="sm_100a")
-    parser.add_argument("--only", default="", help="a part of the ids of the variants that cta and set run")
+    parser.add_argument("--only", default="", help="part of the ids of the variants that cta and set run")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []

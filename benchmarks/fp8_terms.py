@@ -1,15 +1,17 @@
-"""How accurate attention over fp8 tokens is whose products take e4m3 as it is stored; no GPU is needed.
+"""The accuracy of attention over fp8 tokens whose products take e4m3 operands as stored. Needs no GPU.
 
     python benchmarks/fp8_terms.py
-    python benchmarks/fp8_terms.py --write docs/clock.md  # in the place of the table that is there
+    python benchmarks/fp8_terms.py --write docs/clock.md  # replace the table on that page
 
-`kind::f8f6f4` takes both operands in 8 bits. Of a product with stored keys or values the other operand is two terms of e4m3, the
-second one what the first left, 16 times as large: Q with a scale for each head and 128 dims, P with the values' scale of its
-token and 128 dims multiplied in and a scale for each tile of 64 tokens. Keys' scales go onto four partial scores; rope dims stay
-in bf16. Sums are exact here, as those of the reference; a tensor core's are of float32.
+`kind::f8f6f4` takes both operands in 8 bits. In a product with stored keys or values, the other operand is
+split into two e4m3 terms, the second being 16 times the residual of the first. Q has a scale per head and 128
+dims. P is multiplied by the scale of its token's values for 128 dims, and has a scale per tile of 64 tokens.
+Keys' scales are applied to four partial scores; rope dims stay in bf16. Sums are exact here, as in the
+reference; those of a tensor core are float32.
 
-Beside it stands what the kernels do: keys and values as they are dequantised to bf16, P rounded to bf16. All against float64 over
-the tokens as they are stored. P is at most 2^`rise`, as the softmax lets the maximum rise before it rescales.
+Beside it is what the kernels do: keys and values dequantised to bf16, P rounded to bf16. Both are compared
+with float64 over the stored tokens. P is at most 2^`rise`, as the softmax lets the maximum rise by that
+before it rescales.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ GROUPS = LATENT // GROUP
 FLOAT8 = torch.float8_e4m3fn
 SCALE = (LATENT + ROPE) ** -0.5
 LARGEST = 256.0
-"""The power of two below the largest e4m3."""
+"""The greatest power of two that e4m3 holds."""
 
 MARKS = "<!-- printed by benchmarks/fp8_terms.py -->\n", "<!-- end of the errors -->\n"
-"""Between these lines of a page stands the table."""
+"""The lines of a page between which the table is."""
 
 Drawn = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Queries [heads, 576], latent rows [tokens, 512], rope [tokens, 64]."""
@@ -55,12 +57,13 @@ def _draw(
 
 
 def _heavy(x: torch.Tensor, generator: torch.Generator) -> None:
-    """A student's t of three degrees."""
+    """Divide by draws that turn a normal into Student's t with three degrees of freedom."""
     x /= (torch.randn(3, *x.shape, generator=generator).square().sum(dim=0) / 3).sqrt()
 
 
 def _tail(q: torch.Tensor, latent: torch.Tensor) -> None:
-    """One token has most of the weight; 64 dims, which no query asks for, are 1 in all others, of 2^-15 each and a twentieth together."""
+    """One token has most of the weight. In 64 dims, which no query uses, all other tokens are 1: their
+    weights, 2^-15 each, add up to a twentieth there."""
     q.copy_(q[:1].expand_as(q).clone())
     q[:, LATENT - 64 : LATENT] = 0
     latent *= 0.2
@@ -76,8 +79,12 @@ DISTRIBUTIONS: dict[str, tuple[Callable[..., None], bool]] = {
     "uniform": (lambda q, k, r, g: (q.uniform_(-1, 1, generator=g), k.uniform_(-1, 1, generator=g)), False),
     "four dims 30 times as large": (lambda q, k, r, g: k[:, 5::128].mul_(30), False),
     "queries with such dims": (lambda q, k, r, g: q[:, 5::128].mul_(30), False),
-    "tokens of sizes over 2^12": (lambda q, k, r, g: k.mul_(2 ** torch.empty(TOKENS, 1).uniform_(-8, 4, generator=g)), False),
-    "dims of sizes over 2^16": (lambda q, k, r, g: q.mul_(2 ** torch.empty(1, 576).uniform_(-16, 0, generator=g)), False),
+    "tokens of sizes over 2^12": (
+        lambda q, k, r, g: k.mul_(2 ** torch.empty(TOKENS, 1).uniform_(-8, 4, generator=g)), False,
+    ),
+    "dims of sizes over 2^16": (
+        lambda q, k, r, g: q.mul_(2 ** torch.empty(1, 576).uniform_(-16, 0, generator=g)), False,
+    ),
     "flat weights": (lambda q, k, r, g: q.mul_(0.01), False),
     "sharp weights": (lambda q, k, r, g: q.mul_(12), False),
     "one token and a long tail": (lambda q, k, r, g: _tail(q, k), False),
@@ -91,13 +98,13 @@ def e4m3(x: torch.Tensor) -> torch.Tensor:
 
 
 def two_terms(x: torch.Tensor) -> torch.Tensor:
-    """What two e4m3 hold of numbers below 448."""
+    """The sum of the two e4m3 terms of numbers below 448."""
     first = e4m3(x)
     return first + e4m3((x - first) * 16) / 16
 
 
 def power_above(x: torch.Tensor) -> torch.Tensor:
-    """The least power of two that is no less; 1 for zero."""
+    """The least power of two that is not smaller; 1 for zero."""
     return torch.where(x > 0, torch.exp2(torch.log2(x.clamp(min=1e-300)).ceil()), torch.ones_like(x))
 
 
@@ -114,7 +121,7 @@ def reference(q: torch.Tensor, rows: torch.Tensor, rope: torch.Tensor) -> tuple[
 def attended(
     logits: torch.Tensor, rise: int, weigh: Callable[[torch.Tensor, int], torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(out, lse) of logits in base 2 by tiles, weights of at most 2^rise above the reference; `weigh` gives P V of a tile."""
+    """(out, lse) of base-2 logits by tiles; the maximum may lag by `rise`. `weigh` gives P V of a tile."""
     peak = torch.full((HEADS,), -torch.inf, dtype=torch.float64)
     total, out = torch.zeros(HEADS).double(), torch.zeros(HEADS, LATENT).double()
     for tile in range(TOKENS // TILE):
@@ -132,7 +139,7 @@ def attended(
 def by_terms(
     q: torch.Tensor, tokens: torch.Tensor, scales: torch.Tensor, rope: torch.Tensor, rise: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scheme, over e4m3 values [tokens, 512] and their scales [tokens, 4]."""
+    """The scheme of two terms, over e4m3 values [tokens, 512] and their scales [tokens, 4]."""
     logits = q[:, LATENT:] @ rope.T
     for g in range(GROUPS):
         dims = slice(g * GROUP, g * GROUP + GROUP)
@@ -154,50 +161,52 @@ def by_terms(
 
 
 def by_bf16(q: torch.Tensor, rows: torch.Tensor, rope: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the kernels do, over dequantised rows."""
-    held = rows.bfloat16().double()
-    logits = (q[:, :LATENT] @ held.T + q[:, LATENT:] @ rope.T) * SCALE / torch.log(torch.tensor(2.0)).double()
+    """What the kernels compute, over dequantised rows."""
+    values = rows.bfloat16().double()
+    logits = (
+        (q[:, :LATENT] @ values.T + q[:, LATENT:] @ rope.T) * SCALE / torch.log(torch.tensor(2.0)).double()
+    )
     return attended(
         logits.float().double(),
         8,
-        lambda weights, tile: weights.bfloat16().double() @ held[tile * TILE : tile * TILE + TILE],
+        lambda weights, tile: weights.bfloat16().double() @ values[tile * TILE : tile * TILE + TILE],
     )
 
 
 def errors(
-    found: tuple[torch.Tensor, torch.Tensor], wanted: tuple[torch.Tensor, torch.Tensor]
+    got: tuple[torch.Tensor, torch.Tensor], wanted: tuple[torch.Tensor, torch.Tensor]
 ) -> tuple[float, float]:
-    """As the rule of attention takes them: relative of out, after its rounding to bf16, and the largest absolute of lse."""
-    out = float((found[0].bfloat16().double() - wanted[0]).norm() / wanted[0].norm())
-    return out, float((found[1] - wanted[1]).abs().max())
+    """The errors that attention's tolerance is for: relative of out, rounded to bf16; absolute of lse."""
+    out = float((got[0].bfloat16().double() - wanted[0]).norm() / wanted[0].norm())
+    return out, float((got[1] - wanted[1]).abs().max())
 
 
 def rows_of(
     seed: int, names: Collection[str] = tuple(DISTRIBUTIONS)
 ) -> list[tuple[str, tuple[float, float], tuple[float, float], tuple[float, float]]]:
-    """Of each distribution the errors of bf16, and of the terms with a rise of 8 and of 0."""
-    found = []
+    """For each distribution, the errors of bf16, and of two terms with a rise of 8 and of 0."""
+    rows = []
     for name in names:
         change, raw = DISTRIBUTIONS[name]
         q, latent, rope16 = _draw(seed, change)
         packed = pack_fp8_tokens(latent, rope16, raw_scales=raw)
-        rows, rope = unpack_fp8_tokens(packed)
+        dequantised, rope = unpack_fp8_tokens(packed)
         tokens = packed[:, :LATENT].view(FLOAT8).double()
         scales = packed[:, LATENT : LATENT + 4 * GROUPS].contiguous().view(torch.float32).double()
         stored = (tokens.view(TOKENS, GROUPS, GROUP) * scales[:, :, None]).view(TOKENS, LATENT)
         wanted = reference(q, stored, rope.double())
-        found.append(
+        rows.append(
             (
                 name,
-                errors(by_bf16(q, rows.double(), rope.double()), wanted),
+                errors(by_bf16(q, dequantised.double(), rope.double()), wanted),
                 *(errors(by_terms(q, tokens, scales, rope.double(), rise), wanted) for rise in (8, 0)),
             )
         )
-    return found
+    return rows
 
 
-def table(found: list[tuple[str, tuple[float, float], tuple[float, float], tuple[float, float]]]) -> str:
-    """The errors as a table of Markdown; what breaks the rule is marked."""
+def table(rows: list[tuple[str, tuple[float, float], tuple[float, float], tuple[float, float]]]) -> str:
+    """The errors as a Markdown table; those beyond the tolerance are bold."""
 
     def cell(errors: tuple[float, float]) -> str:
         out, lse = errors
@@ -205,8 +214,11 @@ def table(found: list[tuple[str, tuple[float, float], tuple[float, float], tuple
             f"**{x:.1e}**" if x > limit else f"{x:.1e}" for x, limit in ((out, OUT_LIMIT), (lse, LSE_LIMIT))
         )
 
-    head = "| distribution | bf16: out | lse | two terms, rise 8: out | lse | two terms, rise 0: out | lse |\n| --- | --- | --- | --- | --- | --- | --- |\n"
-    return head + "".join(f"| {name} | {' | '.join(map(cell, each))} |\n" for name, *each in found)
+    head = (
+        "| distribution | bf16: out | lse | two terms, rise 8: out | lse | two terms, rise 0: out | lse |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n"
+    )
+    return head + "".join(f"| {name} | {' | '.join(map(cell, each))} |\n" for name, *each in rows)
 
 
 def main() -> None:
@@ -214,7 +226,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--write", type=Path, help="the page whose table to renew")
+    arguments.add_argument("--write", type=Path, help="the page whose table to replace")
     given = arguments.parse_args()
     text = table(rows_of(given.seed))
     print(text)

@@ -1,12 +1,13 @@
-"""Grouped-query attention on this GPU: every variant checked and timed, beside torch's attention, FlashAttention 3 and flash-attn-4.
+"""Grouped-query attention on this GPU: every variant checked and timed, beside torch, FlashAttention 3 and 4.
 
-    python benchmarks/gqa_forward.py [--out gqa.jsonl] [--dtypes fp16,bf16] [--dims 128] [--filter REGEX] [--rounds 2]
-        [--launches rule|best|all]
+    python benchmarks/gqa_forward.py [--out gqa.jsonl] [--dtypes fp16,bf16] [--dims 128] [--filter REGEX]
+        [--rounds 2] [--launches rule|best|all]
 
-B=4, S=4096, 64 query heads, 8 key heads; full and causal. A check poisons the outputs, compares sampled heads with
-float64, and compares a second run bit for bit. Times are medians under CUDA graphs, the least of the rounds, in which all
-kernels take turns; the inputs are larger than the L2. SM clock and power are sampled while a kernel runs. Prints a Markdown
-table. Nothing compiles with DSL_KERNELS_BUNDLE_DIR and DSL_KERNELS_DISABLE_JIT=1, but flash-attn-4 does.
+B=4, S=4096, 64 query heads, 8 key heads; full and causal. A check poisons the outputs, compares sampled heads
+with float64, and compares a second run bit for bit. Times are medians under CUDA graphs, the least of the
+rounds, in which all kernels take turns; the inputs are larger than L2. SM clock and power are sampled while a
+kernel runs. Prints a Markdown table. With DSL_KERNELS_BUNDLE_DIR and DSL_KERNELS_DISABLE_JIT=1 only
+flash-attn-4 compiles anything.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def workload(form: str, dim: int, causal: int) -> Workload:
 
 
 def launches(variant: Any, case: Workload, inputs: dict[str, Any], everything: bool) -> list[dict[str, int]]:
-    """The launch rule's own choice, and the other ways to deal out the items."""
+    """The launch rule's choice; with `everything` all ways to distribute the items over CTAs."""
     _, dims = trial.allocate(variant, case, inputs)
     if not everything:
         return [{}]
@@ -56,17 +57,17 @@ def launches(variant: Any, case: Workload, inputs: dict[str, Any], everything: b
     items = -(-dims["sq"] // (64 * variant.knobs["groups"])) * dims["b"] * dims["heads"] // cluster
     resident = torch.cuda.get_device_properties(0).multi_processor_count // cluster
     bundles = dims["b"] * dims["heads"] // cluster
-    found: list[dict[str, int]] = []
+    options: list[dict[str, int]] = []
     for ctas in (items, resident):
         for abreast in sorted({dims["abreast"], bundles} if dims["causal"] else {dims["abreast"]}):
-            found.append({"ctas": ctas, "abreast": abreast})
-    return found
+            options.append({"ctas": ctas, "abreast": abreast})
+    return options
 
 
 def ours(
     case: Workload, inputs: dict[str, Any], pattern: str, everything: bool
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(name, call, what checks it) of every variant, at each launch if so asked."""
+    """(name, call, function that computes its outputs) of every variant, at each launch."""
     arch = arch_for_capability(*torch.cuda.get_device_capability())
     for variant in variants.variants(OP, arch=arch.name):
         if not re.search(pattern, variant.id) or trial.accepts(variant, case, inputs) is not None:
@@ -86,7 +87,7 @@ def ours(
 
 
 def peers(case: Workload, inputs: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """torch's attention by backend, FlashAttention 3 and flash-attn-4, where they are installed and take the call."""
+    """torch's attention by backend, FlashAttention 3 and 4, if they are installed and take the call."""
     for name, (build, _) in BUILDERS.items():
         try:
             call = build(*(inputs[x] for x in "qkv"), bool(inputs["causal"]))
@@ -106,7 +107,7 @@ def poison(outputs: dict[str, Any]) -> None:
 def checked(
     case: Workload, inputs: dict[str, Any], expected: dict[str, Any], compute: Any, own: bool
 ) -> dict[str, Any]:
-    """Errors against float64 on sampled heads; a variant's outputs were poisoned, and a second run must give the same bits."""
+    """Errors against float64 on sampled heads; a variant must also give the same bits in a second run."""
     first = {name: value.clone() for name, value in _outputs(compute()).items()}
     torch.cuda.synchronize()
     if not own:
@@ -120,12 +121,12 @@ def checked(
     return row
 
 
-def _outputs(found: dict[str, Any]) -> dict[str, torch.Tensor]:
-    return {name: found[name] for name in ("out", "lse") if name in found}
+def _outputs(results: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: results[name] for name in ("out", "lse") if name in results}
 
 
 def clock(call: Callable[[], Any], us: float) -> tuple[float, float] | None:
-    """SM clock in MHz and power in W while the call runs over and over."""
+    """SM clock in MHz and power in W while the call runs repeatedly; None if nvidia-smi fails."""
     for _ in range(int(CLOCK_SECONDS * 1e6 / us) + 1):
         call()
     try:
@@ -139,7 +140,7 @@ def clock(call: Callable[[], Any], us: float) -> tuple[float, float] | None:
 
 
 def measure(case: Workload, options: argparse.Namespace, records: bench.Records) -> bool:
-    """Check and time everything on one workload; prints its rows. False where a variant is wrong."""
+    """Check and time everything on one workload, and print its rows; False if a variant is wrong."""
     generator = torch.Generator("cuda").manual_seed(options.seed)
     inputs = PROBLEM.make(case, generator)
     expected = PROBLEM.reference(case.form, inputs)
@@ -182,15 +183,15 @@ def measure(case: Workload, options: argparse.Namespace, records: bench.Records)
 
 
 def show(case: Workload, name: str, row: dict[str, Any]) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     verdict = "WRONG: " + "; ".join(row["failures"]) if row["failures"] else "ok"
     if not row.get("repeats", True):
         verdict = "repeats differ; " + verdict
     mhz, watts = row["clock"] or (float("nan"), float("nan"))
     error = row["errors"]["out relative error"]
     print(
-        f"| {case.name} | {name} | {row['us']:.1f} | {max(row['rounds']):.1f} | {row['tflops']:.0f} | {mhz:.0f} | {watts:.0f} "
-        f"| {error:.2e} | {verdict} |",
+        f"| {case.name} | {name} | {row['us']:.1f} | {max(row['rounds']):.1f} | {row['tflops']:.0f} "
+        f"| {mhz:.0f} | {watts:.0f} | {error:.2e} | {verdict} |",
         flush=True,
     )
 
@@ -208,7 +209,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--launches", choices=("rule", "best", "all"), default="best",
-        help="every way to deal out the items (one CTA an item, one an SM): of no variant, the fastest or all",
+        help="variants for which every way to distribute the items is timed: none, the fastest, or all",
     )  # fmt: skip
     parser.add_argument("--no-peers", dest="peers", action="store_false")
     parser.add_argument("--no-clocks", dest="clocks", action="store_false")

@@ -1,12 +1,13 @@
-"""The shares of a role's regions by NVIDIA's `run-iket`, beside those of this project's probes.
+"""The shares of a role's regions by NVIDIA's `run-iket`, beside those by this project's probes.
 
-    python benchmarks/iket_shares.py --precompile build/iket            # here: no GPU, CuTe DSL
-    python benchmarks/iket_shares.py --bundle build/iket --out FOLDER   # on the GPU: nvidia-cutlass-dsl's package `iket`
+    python benchmarks/iket_shares.py --precompile build/iket            # needs CuTe DSL, but no GPU
+    python benchmarks/iket_shares.py --bundle build/iket --out FOLDER   # needs a GPU and the package `iket`
 
-The first compiles a CuTe DSL kernel with sums twice: as it is, and with each mark replaced by a mark of
-`cute.experimental.iket`, by the option `iket`. Both end the same regions at the same places. The second runs the one
-and reads its sums, then the other under `run-iket profile`, and sets the shares side by side. A mark of `run-iket` is
-the global timer at the end of a region: the region lasts from the mark of its warp before it.
+The first command compiles a CuTe DSL kernel with probes twice: with sums, and with each mark replaced by a
+mark of `cute.experimental.iket`. Both end the same regions at the same places. The second runs the first
+build and reads its sums, runs the other under `run-iket profile`, and prints the shares side by side. A mark
+of `run-iket` is the global timer at the end of a region: the region lasts from the same warp's mark before
+it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 ARCH, GPU = "sm_90a", "NVIDIA H200"
 NAME = "region"
 MARKS = 2048
-"""Time stamps that `run-iket` makes room for, for each warp."""
+"""Time stamps per warp that `run-iket` makes room for."""
 LIMIT = 0.03
-"""How far two shares may lie apart."""
+"""The largest accepted difference of two shares."""
 
 
 def precompile(folder: Path) -> None:
-    """Write generated/, a bundle of our probes and one of `run-iket`'s below a folder."""
+    """Write generated/, a bundle with our probes and one with `run-iket`'s marks below a folder."""
     from probe_cost import dims_of
 
     from codegen.emit import emit
@@ -52,8 +53,8 @@ def precompile(folder: Path) -> None:
         registry.select(registry.Call(op, form, ARCH, dims_of(grids.Point(op, form, sizes)), GPU))
         for op, form, sizes in CALLS
     ]
-    launches = [{"variant": found.variant.id, "launch": dict(found.launch)} for found in chosen]
-    emit([instance_of(found.variant, SUMS) for found in chosen], folder / "generated")
+    launches = [{"variant": pick.variant.id, "launch": dict(pick.launch)} for pick in chosen]
+    emit([instance_of(pick.variant, SUMS) for pick in chosen], folder / "generated")
     (folder / "launches.json").write_text(json.dumps(launches, indent=1) + "\n")
     probed = variants.in_folder(folder / "generated")
     compiled = {done.variant: done.folder for done in compile_all(probed) if done.folder is not None}
@@ -69,7 +70,8 @@ def precompile(folder: Path) -> None:
 
     probes.mark_region = mark_region
     flags = cutedsl.CuteDslBackend.flags
-    cutedsl.CuteDslBackend.flags = lambda *args, **named: ["iket", *flags(*args, **named)]  # type: ignore[method-assign]
+    patched = lambda *args, **named: ["iket", *flags(*args, **named)]  # noqa: E731
+    cutedsl.CuteDslBackend.flags = patched  # type: ignore[method-assign]
     marked = {}
     for variant in probed:
         marked[variant.id] = folder / "marked" / variant.id
@@ -78,36 +80,37 @@ def precompile(folder: Path) -> None:
 
 
 def launch(folder: Path, number: int) -> tuple[Any, Any, Any]:
-    """Run a variant with probes a few times: its point, itself, and the dims of the launch."""
+    """Run a variant with probes a few times; returns its point, the variant, and the sizes of the launch."""
     import torch
 
     from dsl_kernels import variants
     from dsl_kernels.timing import grids
 
-    found = json.loads((folder / "launches.json").read_text())[number]
+    recorded = json.loads((folder / "launches.json").read_text())[number]
     point = grids.Point(*CALLS[number])
-    fixture, probed = grids.prepare(point), variants.get(f"{found['variant']}_probe1")
+    fixture, probed = grids.prepare(point), variants.get(f"{recorded['variant']}_probe1")
     with torch.inference_mode():
-        call = fixture.calls(probed.id, found["launch"])[-1]
+        call = fixture.calls(probed.id, recorded["launch"])[-1]
         for _ in range(3):
             call()
         torch.cuda.synchronize()
-    return point, probed, {**fixture.dims, **found["launch"]}
+    return point, probed, {**fixture.dims, **recorded["launch"]}
 
 
 def shares_by_probes(folder: Path, number: int) -> tuple[Any, dict[str, dict[str, float]]]:
-    """The variant; and of each role, the shares of its regions."""
+    """The variant, and the shares of each role's regions."""
     from probe_cost import regions_of
 
     from dsl_kernels.profile import regions
 
     point, probed, dims = launch(folder, number)
     _, run = regions_of(point, probed, dims)
-    return probed, {role.role: {row.region: row.share for row in role.regions} for role in regions.table(run).roles}  # fmt: skip
+    roles = regions.table(run).roles
+    return probed, {role.role: {row.region: row.share for row in role.regions} for role in roles}
 
 
 def shares_by_iket(variant: Any, trace: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Of each role, the shares of its regions in the last launch of a trace."""
+    """The shares of each role's regions in the last launch of a trace."""
     from dsl_kernels import programs
     from dsl_kernels.arch import get_arch
 
@@ -120,12 +123,12 @@ def shares_by_iket(variant: Any, trace: dict[str, Any]) -> dict[str, dict[str, f
     spent: dict[str, dict[str, float]] = {}
     for role, names in layout.regions.items():
         mine, sums = set(layout.warps(role)), defaultdict(float)
-        for place, found in marks.items():
+        for place, stamps in marks.items():
             if trace["locationTable"][place]["warpId"] not in mine:
                 continue
             before = began[place]
-            # Marks of one time stay in the order in which they were noted.
-            for at, number in sorted(found, key=lambda mark: mark[0]):
+            # Marks with equal time stamps keep the order in which they were recorded.
+            for at, number in sorted(stamps, key=lambda mark: mark[0]):
                 sums[names[number]] += at - before
                 before = at
         total = sum(sums.values()) or 1.0
@@ -134,7 +137,7 @@ def shares_by_iket(variant: Any, trace: dict[str, Any]) -> dict[str, dict[str, f
 
 
 def session(folder: Path, out: Path) -> int:
-    """Both, on the GPU, and what they say."""
+    """Measure both ways on the GPU, and print the shares side by side."""
     failed = 0
     for number, (op, form, sizes) in enumerate(CALLS):
         variant, ours = shares_by_probes(folder, number)
@@ -175,11 +178,11 @@ def main() -> int:
         "--precompile", type=Path, help="folder to write the generated set and its bundles to"
     )
     parser.add_argument(
-        "--bundle", type=Path, default=ROOT / "build" / "iket", help="what --precompile wrote"
+        "--bundle", type=Path, default=ROOT / "build" / "iket", help="the folder that --precompile wrote"
     )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "profile_out")))
     parser.add_argument(
-        "--launch", type=int, help="only run the kernel of this call with marks of `run-iket`"
+        "--launch", type=int, help="only run the kernel of this call, with marks of `run-iket`"
     )
     options = parser.parse_args()
     if options.precompile:

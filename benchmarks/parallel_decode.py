@@ -1,14 +1,15 @@
-"""Steps over a context that two GPUs share, beside one GPU and beside other ways to share it.
+"""Steps over a context that two GPUs share, beside one GPU, and beside other ways to share it.
 
-    torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --out parallel.json [--bundle FOLDER] [--limit 150]
-    torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --cpu          # tiny sizes, gloo and the interpreter
+    torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --out parallel.json [--bundle FOLDER]
+        [--limit 150]
+    torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --cpu   # tiny sizes, gloo and the interpreter
 
-Microseconds of a step under CUDA-graph replay, the slower rank's: over the whole context on one GPU; shared, through NCCL
-and through symmetric memory; shared with the logits gathered; shared with topk / ranks selected on each rank, which is
-not exact and whose wrong rows are counted. `no link` is the shared step with nothing exchanged, `kernels` scoring,
-both selections and attention alone. Every point is checked first: the ranks hold the same bits, and rows
-whose ids differ from one GPU's are counted. Sequences that together pass 16M tokens share pages. A model of 4 and 8
-ranks follows, labelled as one.
+Microseconds of a step under CUDA-graph replay, on the slower rank: over the whole context on one GPU; shared,
+through NCCL, by copies of symmetric memory, by kernels that read it; shared by gathering the logits; shared
+by selecting topk / ranks on each rank, which is inexact and whose wrong rows are counted. `no link` is the
+shared step without its exchanges; `kernels` is scoring, both selections and attention alone. Every point is
+checked first: all ranks must have the same bits, and rows whose ids differ from one GPU's are counted.
+Sequences of more than 16M tokens together share pages. A model of 4 and 8 ranks follows, labelled as a model.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ PROMPT = (4096, 1 << 19)
 POOL_TOKENS = 1 << 24
 ROTATION_BYTES = 256 << 20
 MOST_SETS = 8
-# Two H100s of one host: a collective whatever it carries up to 512 KB, and what more bytes take.
+# Between two H100s of one host: the time of a collective of up to 512 KB, and the rate at which more bytes
+# take longer.
 COLLECTIVE_US, COLLECTIVE_BYTES, LINK_BYTES_PER_US = 10.0, 512 << 10, 368e3
 
 Call = Callable[[], Any]
@@ -64,15 +66,17 @@ class Point:
 
 
 class Unlinked(parallel.Sharding):
-    """A sharding whose exchanges give what the last real ones left: a step without its link."""
+    """A sharding whose exchanges return what the last real ones left: a step without its link."""
 
-    def gather(self, what: str, slot: int, given: torch.Tensor, workspace: ops.Workspace) -> torch.Tensor:
+    def gather(
+        self, what: str, slot: int, given: torch.Tensor, way: str, workspace: ops.Workspace
+    ) -> torch.Tensor:
         shape = (self.ranks, len(given))
         return workspace.get(f"exchanged {slot}", shape, torch.uint8, given.device, zeroed=False)
 
 
 class Bench:
-    """This rank of the run: its device, its sizes and how it times."""
+    """This rank of the run: its device, its sizes and its clock."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.cpu, self.options = options.cpu, options
@@ -81,7 +85,7 @@ class Bench:
         if self.cpu:
             dist.init_process_group("gloo", timeout=limit)
             self.device = torch.device("cpu")
-            # A CTA for each of 132 SMs costs the interpreter as much as its work.
+            # The interpreter takes as long for an idle CTA as for its share of the work, so use few SMs.
             GPUS.update({name: gpu.with_sms(8) for name, gpu in GPUS.items()})
         else:
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -92,7 +96,7 @@ class Bench:
         self.topk = 64 if self.cpu else 2048
         self.heads, self.index_heads = (8, 32) if self.cpu else (options.heads, 64)
         self.executor = "interpreter" if self.cpu else None
-        # One for all: what an exchange left is there for a step without its link.
+        # One workspace for all calls: a step without its link reads what an earlier exchange left there.
         self.workspace = ops.Workspace()
         self.common: dict[str, Any] = {
             "sm_scale": 0.1, "topk": self.topk, "executor": self.executor, "workspace": self.workspace,
@@ -115,12 +119,12 @@ class Bench:
 
     def worst(self, value: float) -> float:
         """The largest of the ranks' values."""
-        held = torch.tensor([value], dtype=torch.float64, device=self.device)
-        dist.all_reduce(held, dist.ReduceOp.MAX)
-        return float(held)
+        largest = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return float(largest)
 
     def equal(self, tensors: list[torch.Tensor]) -> bool:
-        """Whether all ranks hold the same bits."""
+        """Whether the tensors of all ranks are equal bit for bit."""
         same = True
         for tensor in tensors:
             mine = tensor.contiguous().view(torch.uint8).flatten()
@@ -130,7 +134,7 @@ class Bench:
         return self.worst(0.0 if same else 1.0) == 0.0
 
     def time(self, calls: list[Call], replays: int = 15) -> float:
-        """Microseconds of one of the calls: the median replay of a graph of them, on the slower rank."""
+        """Microseconds per call: the median replay of a graph of all calls, on the slower rank."""
         if self.cpu:
             begun = time.perf_counter()
             for call in calls:
@@ -147,7 +151,7 @@ class Bench:
         gc.disable()
         try:
             with torch.cuda.stream(self.stream):
-                # Another thread, NCCL's own, may look at its events meanwhile.
+                # Thread-local mode, as NCCL's own thread may query its events during the capture.
                 graph.capture_begin(capture_error_mode="thread_local")
                 for call in calls * copies:
                     call()
@@ -171,7 +175,7 @@ class Bench:
         return [1e3 * begin.elapsed_time(end) for begin, end in marks]
 
     def time_eager(self, call: Call, rounds: int = 3) -> float:
-        """Microseconds of a call that is long enough to hide its launches."""
+        """Microseconds of an eager call, which must be long enough to hide its launches."""
         samples = []
         for _ in range(1 if self.cpu else rounds + 1):
             if not self.cpu:
@@ -194,9 +198,9 @@ class Shared:
 
 
 def decode_sets(bench: Bench, point: Point) -> list[Shared]:
-    """Steps that share the caches and differ in queries and pages: enough of them to pass the L2.
+    """Steps with common caches that differ in queries and pages; enough of them to exceed L2.
 
-    The whole caches are the ranks' end to end, so that a rank's own are a slice of them.
+    The whole caches are those of the ranks end to end, so that each rank's own cache is a slice of them.
     """
     ranks = bench.ranks
     columns = -(-point.context // (PAGE * ranks))
@@ -205,7 +209,8 @@ def decode_sets(bench: Bench, point: Point) -> list[Shared]:
     wanted = point.count * columns * sets
     pages = max(columns, min(wanted, POOL_TOKENS // PAGE // ranks)) + 1
     size = steps.StepSize(
-        batch=point.count, context=point.context, heads=bench.heads, index_heads=bench.index_heads, topk=bench.topk,
+        batch=point.count, context=point.context, heads=bench.heads, index_heads=bench.index_heads,
+        topk=bench.topk,
         pages=pages * ranks,
     )  # fmt: skip
     drawn = steps.draw(size, device=str(bench.device), seed=1, sets=sets)
@@ -215,7 +220,7 @@ def decode_sets(bench: Bench, point: Point) -> list[Shared]:
     for inputs in drawn:
         whole = dict(inputs.tensors)
         each = torch.rand(ranks, point.count, pages, generator=generator, device=bench.device)
-        # Pages of each sequence on each rank, none twice in a sequence.
+        # The pages of each sequence on each rank, without repeats within a sequence.
         own = each.argsort(dim=-1)[..., :columns].to(torch.int32)
         owner = column % ranks
         table = own.permute(1, 0, 2)[:, owner, column // ranks] + owner * pages
@@ -231,7 +236,7 @@ def decode_sets(bench: Bench, point: Point) -> list[Shared]:
 def gathered(
     bench: Bench, sharding: parallel.Sharding, part: dict[str, torch.Tensor], ends: torch.Tensor
 ) -> torch.Tensor:
-    """Ids by gathered logits: every rank's logits to every rank, in the order of positions, then one selection."""
+    """Ids by gathered logits: all ranks' logits in the order of positions, then one selection."""
     lens = part["seq_lens"]
     b, width = lens.shape[0], part["block_table"].shape[1]
     options: dict[str, Any] = {"executor": bench.executor}
@@ -252,7 +257,7 @@ def scored(bench: Bench, part: dict[str, torch.Tensor], ends: torch.Tensor) -> t
 
 
 def selected(bench: Bench, part: dict[str, torch.Tensor], ends: torch.Tensor, count: int) -> torch.Tensor:
-    """The best of a rank's own tokens. With topk / ranks of them selection on each rank alone is not exact."""
+    """The best `count` of a rank's own tokens; with topk / ranks of them the union over ranks is inexact."""
     logits = scored(bench, part, ends)
     return ops.topk_selector(logits.view(len(ends), -1), ends, count, executor=bench.executor)
 
@@ -266,14 +271,26 @@ def attended(
     ids = torch.where(tokens < 0, -1, pages * PAGE + tokens % PAGE)
     ids = torch.nn.functional.pad(ids, (0, -ids.shape[1] % PAGE), value=-1)
     output = parallel._attend(
-        sharding, part["q_nope"], part["q_pe"], part["kv"], ids, ids, bench.workspace, None, sm_scale=0.1, kpe=part["kpe"],
-        attn_sink=None, lse_base="2", split_heads=False, options={"executor": bench.executor, "workspace": bench.workspace},
-    )  # fmt: skip
+        sharding,
+        part["q_nope"],
+        part["q_pe"],
+        part["kv"],
+        ids,
+        ids,
+        bench.workspace,
+        None,
+        sm_scale=0.1,
+        kpe=part["kpe"],
+        attn_sink=None,
+        lse_base="2",
+        split_heads=False,
+        options={"executor": bench.executor, "workspace": bench.workspace},
+    )
     return output.out
 
 
 def check(bench: Bench, one: dsa.StepOutput, two: dsa.StepOutput) -> dict[str, Any]:
-    """How a shared step compares with one GPU's."""
+    """Compare a shared step with one GPU's."""
     rows = (one.indices != two.indices).any(dim=1)
     error = (two.out.double() - one.out.double()).norm() / one.out.double().norm()
     return {
@@ -285,7 +302,7 @@ def check(bench: Bench, one: dsa.StepOutput, two: dsa.StepOutput) -> dict[str, A
 
 
 def wrong_rows(bench: Bench, shared: Shared, one: dsa.StepOutput, tokens: torch.Tensor) -> dict[str, float]:
-    """Rows and ids of the exact selection that a selection on each rank misses."""
+    """Rows and ids of the exact selection that selections on each rank alone miss."""
     pages = shared.part["k_index_cache"].shape[0]
     mine = shared.part["block_table"].gather(1, tokens.clamp(min=0).long() // PAGE)
     ids = torch.where(tokens < 0, -1, (mine + bench.rank * pages) * PAGE + tokens % PAGE).contiguous()
@@ -299,11 +316,11 @@ def wrong_rows(bench: Bench, shared: Shared, one: dsa.StepOutput, tokens: torch.
 
 
 def decode_point(bench: Bench, point: Point) -> dict[str, Any]:
-    """Checks and times of one decode point."""
+    """Check and time one decode point."""
     sets = decode_sets(bench, point)
     common = bench.common
     lens = sets[0].part["seq_lens"].view(-1)
-    # The layers of a model share them.
+    # Lengths depend on the sequences only, so a model computes them once for all layers.
     lengths = {name: s.lengths(lens, bench.topk) for name, s in bench.shardings.items()}
     first = next(iter(bench.shardings))
 
@@ -343,7 +360,7 @@ def decode_point(bench: Bench, point: Point) -> dict[str, Any]:
 
 
 def kernels(bench: Bench, shared: Shared, ids: torch.Tensor, ends: torch.Tensor) -> Call:
-    """Scoring, both selections and attention of a shared step: what merging and exchanges are added to."""
+    """Scoring, both selections and attention of a shared step: the step without merging and exchanges."""
     part, rows = shared.part, len(ids)
     scores = torch.randn(rows, bench.ranks * bench.topk, dtype=torch.float32, device=bench.device)
     counts = torch.full((rows,), scores.shape[1], dtype=torch.int32, device=bench.device)
@@ -353,14 +370,15 @@ def kernels(bench: Bench, shared: Shared, ids: torch.Tensor, ends: torch.Tensor)
         selected(bench, part, ends, bench.topk)
         ops.topk_selector(scores, counts, bench.topk, executor=bench.executor)
         ops.sparse_mla(
-            part["q_nope"], part["q_pe"], part["kv"], own, kpe=part["kpe"], sm_scale=0.1, executor=bench.executor
+            part["q_nope"], part["q_pe"], part["kv"], own, kpe=part["kpe"], sm_scale=0.1,
+            executor=bench.executor
         )  # fmt: skip
 
     return call
 
 
 def prefill_point(bench: Bench, point: Point) -> dict[str, Any]:
-    """Checks and times of a prompt, eager: it is long enough."""
+    """Check and time a prompt; eagerly, as it is long enough."""
     size = steps.StepSize(
         "prefill", rows=point.count, context=point.context, heads=bench.heads, index_heads=bench.index_heads,
         topk=bench.topk,
@@ -372,10 +390,10 @@ def prefill_point(bench: Bench, point: Point) -> dict[str, Any]:
     part = dict(whole)
     for name in ("k_index", "k_index_scales", "kv", "kpe"):
         rows = whole[name].view(point.context, -1).view(torch.uint8)
-        held = torch.zeros(most, rows.shape[1], dtype=torch.uint8, device=bench.device)
+        own = torch.zeros(most, rows.shape[1], dtype=torch.uint8, device=bench.device)
         mine = rows[owner == bench.rank]
-        held[: len(mine)] = mine
-        part[name] = held.view(whole[name].dtype).view(most, *whole[name].shape[1:])
+        own[: len(mine)] = mine
+        part[name] = own.view(whole[name].dtype).view(most, *whole[name].shape[1:])
     row: dict[str, Any] = {"kind": "prefill", "rows": point.count, "context": point.context, "check": {}}
     one = dsa.prefill(**whole, **common)
     us = {"one": bench.time_eager(lambda: dsa.prefill(**whole, **common))}
@@ -393,21 +411,21 @@ def prefill_point(bench: Bench, point: Point) -> dict[str, Any]:
 
 
 def link_bytes(bench: Bench, point: Point) -> dict[str, int]:
-    """Bytes that a rank sends to each of the others in a step."""
+    """Bytes that a rank sends to each other rank in a step."""
     planes = 3 if point.kind == "decode" else 2
-    found = {
+    return {
         "entries": 4 * planes * bench.topk * point.count,
         "partials": point.count * bench.heads * (1024 + 4),
         "gathered_logits": point.count * -(-point.context // bench.ranks) * 4,
     }
-    return found
 
 
 def modelled(row: dict[str, Any], ranks: int, measured: int) -> float:
-    """A model, not a measurement: microseconds of a step of so many ranks, from those of the `measured` ones.
+    """A model, not a measurement: microseconds of a step of `ranks` ranks, from those of the `measured` ones.
 
-    What a rank does over its own keys shrinks with the ranks; the rest of its work stays but for the entries, which grow;
-    each of the two exchanges takes what was measured between two GPUs, and longer where it carries more.
+    The work over a rank's own keys shrinks with the number of ranks; the rest of its work is taken as
+    constant. Each of the two exchanges takes what was measured between two GPUs, and longer if it carries
+    more than COLLECTIVE_BYTES.
     """
     us = row["us"]
     own = us["shard"] * measured / ranks
@@ -424,8 +442,8 @@ def cells(row: dict[str, Any], shardings: list[str]) -> list[str]:
     best = min(us[name] for name in shardings)
     wrong = row.get("per_shard_wrong")
     times = (us.get(name) for name in ("one", *shardings, "unlinked", "kernels", "gathered", "per_shard"))
-    right = all(found["ranks_equal"] for found in row["check"].values())
-    others = max(found["rows_with_other_ids"] for found in row["check"].values())
+    right = all(checked["ranks_equal"] for checked in row["check"].values())
+    others = max(checked["rows_with_other_ids"] for checked in row["check"].values())
     return [
         f"{row['kind']} {row.get('sequences', row.get('rows'))} x {row['context']}",
         *("-" if time is None else f"{time:.1f}" for time in times),
@@ -443,9 +461,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cpu", action="store_true", help="tiny sizes with gloo and the interpreter")
-    parser.add_argument("--limit", type=float, default=150.0, help="seconds after which no point begins")
+    parser.add_argument("--limit", type=float, default=150.0, help="begin no point after this many seconds")
     parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--transports", default="collectives,symmetric")
+    parser.add_argument("--transports", default="collectives,symmetric_copy,symmetric_direct")
     parser.add_argument("--only", default="", help="points whose name contains this")
     parser.add_argument("--bundle", type=Path, help="folder of compiled variants")
     parser.add_argument("--out", type=Path, help="write the records here, as JSON")
@@ -484,12 +502,12 @@ def main() -> int:
             try:
                 row = (decode_point if point.kind == "decode" else prefill_point)(bench, point)
             except torch.OutOfMemoryError as error:
-                # All ranks have the same sizes.
+                # All ranks run out of memory together, as their sizes are equal.
                 say(f"| {point.name} | {str(error).splitlines()[0]} |")
                 torch.cuda.empty_cache()
                 continue
             rows.append(row)
-            ok = ok and all(found["ranks_equal"] for found in row["check"].values())
+            ok = ok and all(checked["ranks_equal"] for checked in row["check"].values())
             say("| " + " | ".join(cells(row, shardings)) + " |")
             if options.out and bench.rank == 0:
                 options.out.write_text(

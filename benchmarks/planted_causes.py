@@ -1,10 +1,11 @@
-"""Sixteen kernels that are slow for one known reason each: what the diagnosis says, beside Nsight Compute's own rules.
+"""Sixteen kernels that are slow for one known reason each: our diagnosis beside Nsight Compute's own rules.
 
-    python benchmarks/planted_causes.py [--out FOLDER]     # on a GPU with ncu: collect, diagnose, time the fixed twins
-    python benchmarks/planted_causes.py --launch           # only launch them, for a profiler
-    python benchmarks/planted_causes.py --read FOLDER      # diagnose what was collected; no GPU
+    python benchmarks/planted_causes.py [--out FOLDER]   # on a GPU with ncu: collect, diagnose, time the
+    twins python benchmarks/planted_causes.py --launch         # only launch the kernels, for a profiler
+    python benchmarks/planted_causes.py --read FOLDER    # diagnose collected counters; needs no GPU
 
-Where a twin does the same work without the cause, its speed-up is listed beside the bound that the diagnosis gave.
+If a kernel has a twin that does the same work without the cause, the twin's speed-up is listed beside the
+bound of the diagnosis.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ KEPT = Path(__file__).resolve().parent.parent / "tests" / "unit" / "data"
 
 @dataclass
 class Launch:
-    """A kernel with its grid and block, dynamic shared memory, and a function that makes its arguments."""
+    """A kernel with its grid, block and dynamic shared memory, and a function that makes its arguments."""
 
     kernel: str
     grid: int
@@ -47,7 +48,7 @@ class Launch:
 
 @dataclass
 class Planted:
-    """A cause, how to launch the kernel that has it, the same work without it, and what the kernel has to do."""
+    """A cause, a launch that has it, the same work without it, and the workload of the kernel."""
 
     cause: str
     slow: Launch | Callable[[Any], Callable[[], Any]]
@@ -60,7 +61,7 @@ def wide(value: int) -> ctypes.c_longlong:
 
 
 def planted(sms: int) -> list[Planted]:
-    """The sixteen, sized for a card of so many SMs."""
+    """The sixteen kernels, sized for a card of `sms` SMs."""
     full = 2 * sms
     words = 32 << 20
     elements = 1 << 20
@@ -159,7 +160,7 @@ class Data:
         self._ids: dict[tuple[int, int], Any] = {}
 
     def ids(self, width: int, count: int) -> Any:
-        """Random rows of that width out of 4 GiB."""
+        """Indices of random rows of `width` bytes out of 4 GiB."""
         import torch
 
         key = (width, count)
@@ -169,13 +170,13 @@ class Data:
 
 
 def fastest_gather(data: Data, width: int, count: int) -> Callable[[], Any]:
-    """Random rows of that width by the way that is fastest on this card."""
+    """Gather random rows of `width` bytes by the method that is fastest on this card."""
     import torch
 
     from dsl_kernels.timing import calibrate
 
-    held = ROWS // width
-    rows, ids = data.large.view(torch.uint8)[: held * width].view(held, width), data.ids(width, count)
+    total = ROWS // width
+    rows, ids = data.large.view(torch.uint8)[: total * width].view(total, width), data.ids(width, count)
     timed = [
         (_us(lambda s=s: calibrate.gather({"rows": rows}, ids, s)), i)
         for i, s in enumerate(calibrate.SETTINGS)
@@ -193,7 +194,7 @@ def tensor_bound(data: Data) -> Callable[[], Any]:
 
 
 def _us(call: Callable[[], Any], launches: int = 5) -> float:
-    """Microseconds of a call, the best of a few."""
+    """Microseconds of a call: the best of `launches`."""
     import torch
 
     call()
@@ -210,7 +211,7 @@ def _us(call: Callable[[], Any], launches: int = 5) -> float:
 
 
 def callables() -> list[tuple[Planted, Callable[[], Any], Callable[[], Any] | None]]:
-    """Each cause with the call that has it and the call that has not."""
+    """Each cause with the call that has it, and the call that does not."""
     from dsl_kernels.timing.cuda import Module
 
     module, data = Module(SOURCE), Data()
@@ -225,14 +226,14 @@ def callables() -> list[tuple[Planted, Callable[[], Any], Callable[[], Any] | No
 
 
 def launch() -> None:
-    """One launch of each, with its cause as the range's name, between the profiler's start and stop."""
+    """Launch each kernel once, in a range named for its cause, between the profiler's start and stop."""
     from dsl_kernels.profile.targets import Target, look
 
     look(Target(item.cause, call, item.workload, call) for item, call, _ in callables())
 
 
 def twins() -> dict[str, Any]:
-    """Microseconds of each and of its twin."""
+    """Microseconds of each kernel and of its twin."""
     return {
         item.cause: {"us": _us(call), "fixed_us": _us(twin) if twin else None}
         for item, call, twin in callables()
@@ -240,7 +241,7 @@ def twins() -> dict[str, Any]:
 
 
 def collected(folder: Path) -> None:
-    """Collect all sixteen into `folder`: raw counters, the profiler's own rules, and the twins' times."""
+    """Collect all sixteen into `folder`: raw counters, Nsight Compute's rules, and the twins' times."""
     folder.mkdir(parents=True, exist_ok=True)
     ncu = str(collect.find_ncu())
     report = Path("/tmp") / "planted.ncu-rep"
@@ -261,10 +262,10 @@ def collected(folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--launch", action="store_true", help="only launch them, for a profiler")
-    parser.add_argument("--times", action="store_true", help="only time them and their twins")
-    parser.add_argument("--read", type=Path, help="diagnose what was collected there")
-    parser.add_argument("--out", type=Path, default=Path("planted"), help="where to keep what is collected")
+    parser.add_argument("--launch", action="store_true", help="only launch the kernels, for a profiler")
+    parser.add_argument("--times", action="store_true", help="only time the kernels and their twins")
+    parser.add_argument("--read", type=Path, help="diagnose what was collected in this folder")
+    parser.add_argument("--out", type=Path, default=Path("planted"), help="collect into this folder")
     options = parser.parse_args()
     if options.launch:
         launch()
@@ -279,19 +280,19 @@ def main() -> None:
 
 
 def rules_of(details: Path) -> list[list[profile.NcuRule]]:
-    """What Nsight Compute's rules advise for each launch, by their estimate of the whole kernel's gain; names only."""
-    found: dict[tuple[str, str], list[profile.NcuRule]] = {}
+    """The names of Nsight Compute's rules that advise each launch, sorted by their estimated speed-up."""
+    by_launch: dict[tuple[str, str], list[profile.NcuRule]] = {}
     with details.open(newline="") as file:
         for row in csv.DictReader(line for line in file if line.startswith('"')):
-            held = found.setdefault((row["Process ID"], row["ID"]), [])
+            rules = by_launch.setdefault((row["Process ID"], row["ID"]), [])
             if row.get("Rule Type") == "OPT":
                 estimate = float(row.get("Estimated Speedup") or 0.0) / 100
                 whole = row.get("Estimated Speedup Type") == "global"
-                held.append(profile.NcuRule(row["Rule Name"], "", "OPT", estimate if whole else None))
-    return [sorted(rules, key=lambda rule: -(rule.estimate or 0.0)) for rules in found.values()]
+                rules.append(profile.NcuRule(row["Rule Name"], "", "OPT", estimate if whole else None))
+    return [sorted(rules, key=lambda rule: -(rule.estimate or 0.0)) for rules in by_launch.values()]
 
 
-# The rules of Nsight Compute that would be right, where it has one.
+# The rules of Nsight Compute that name the cause, for causes that it has rules for.
 THEIRS = {
     "spills": {"MemoryCacheAccessPattern"},
     "bank_conflicts": {"SharedMemoryConflicts", "UncoalescedSharedAccess"},
@@ -306,9 +307,9 @@ THEIRS = {
 
 
 def reports(folder: Path) -> list[profile.KernelReport]:
-    """The sixteen launches with what the rules of Nsight Compute say of them."""
-    held, theirs = profile.read(folder / RAW), rules_of(folder / DETAILS)
-    return [replace(report, rules=tuple(rules)) for report, rules in zip(held, theirs, strict=True)]
+    """The sixteen launches, with the rules of Nsight Compute that have advice for them."""
+    launches, theirs = profile.read(folder / RAW), rules_of(folder / DETAILS)
+    return [replace(report, rules=tuple(rules)) for report, rules in zip(launches, theirs, strict=True)]
 
 
 Row = tuple[str, str, float | None, float | None, str]
@@ -317,20 +318,20 @@ Row = tuple[str, str, float | None, float | None, str]
 def rows(
     seen: list[profile.KernelReport], times: dict[str, Any], ceilings: profile.Ceilings | None
 ) -> list[Row]:
-    """Of each launch: cause, our first finding, its bound, the twin's speed-up, and the first rule of Nsight Compute."""
+    """For each launch: cause, our first finding, its bound, the twin's speed-up, Nsight's first rule."""
     works = {item.cause: item.workload for item in planted(132)}
-    found = []
+    table = []
     for report in seen:
         top = profile.diagnose(profile.fingerprint(report, works[report.label]), ceilings).top
         twin = times.get(report.label, {})
         gain = twin["us"] / twin["fixed_us"] if twin.get("fixed_us") else None
         first = report.rules[0].name if report.rules else "none"
-        found.append((report.label, top.cause if top else "nothing", top.bound if top else None, gain, first))
-    return found
+        table.append((report.label, top.cause if top else "nothing", top.bound if top else None, gain, first))
+    return table
 
 
 def show(folder: Path) -> None:
-    """Print the table, and how often either named the cause first."""
+    """Print the table, and how often each side names the cause first."""
     seen = reports(folder)
     ceilings = profile.read_ceilings(seen[0].device, folder) or profile.read_ceilings(seen[0].device)
     table = rows(seen, json.loads((folder / TWINS).read_text()), ceilings)
@@ -344,23 +345,23 @@ def show(folder: Path) -> None:
 
 
 def kept(name: str) -> Any:
-    """What was kept of a session: `planted_h200` or `kernels_h200`."""
+    """A recorded session: `planted_h200` or `kernels_h200`."""
     return json.loads(lzma.decompress((KEPT / f"{name}.json.xz").read_bytes()))
 
 
 def looked_at() -> dict[str, profile.Diagnosis]:
-    """Label -> diagnosis of the kernels that a session looked at."""
+    """The diagnoses of the kernels that a session profiled, by label."""
     ceilings = profile.read_ceilings(GPU)
-    found = {}
+    diagnoses = {}
     for item in kept("kernels_h200"):
         report = profile.load(profile.KernelReport, item["report"])
         work = profile.load(profile.Workload, item["workload"])
-        found[report.label] = profile.diagnose(profile.fingerprint(report, work), ceilings)
-    return found
+        diagnoses[report.label] = profile.diagnose(profile.fingerprint(report, work), ceilings)
+    return diagnoses
 
 
 def tuned_entry(work: profile.Workload) -> Mapping[str, Any] | None:
-    """The entry of the tuned table whose sizes those of the work are."""
+    """The entry of the tuned table with the sizes of a workload."""
     sizes = {"max_len": work.dims.get("len"), **work.dims}
     for entry in measured.tuned_table(GPU):
         same = all(sizes.get(name) == value for name, value in entry["bucket"].items())
@@ -369,14 +370,15 @@ def tuned_entry(work: profile.Workload) -> Mapping[str, Any] | None:
     return None
 
 
-def turned(found: profile.Diagnosis) -> tuple[str, float] | None:
-    """The fastest variant of the same DSL with another value of a knob that the first finding names, and its gain.
+def turned(diagnosis: profile.Diagnosis) -> tuple[str, float] | None:
+    """The fastest variant of the same DSL with another value of a knob that the first finding names, and its
+    gain.
 
-    Times are those of the tuned table; None where the finding names no knob or nothing of the kind was timed.
+    Times are those of the tuned table. None if the finding names no knob, or no such variant was timed.
     """
-    work, top = found.fingerprint.workload, found.top
+    work, top = diagnosis.fingerprint.workload, diagnosis.top
     entry = tuned_entry(work)
-    # A table may hold times of variants that are no longer generated.
+    # A table may contain times of variants that are no longer generated.
     known = {variant.id: variant for variant in variants.variants(work.op)}
     if entry is None or top is None or work.variant not in entry["us"] or work.variant not in known:
         return None

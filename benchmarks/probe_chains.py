@@ -1,12 +1,13 @@
-"""Chains of known length between the marks of probes: what a region's sum says, beside what it should say.
+"""Chains of known length between the marks of probes: the sums of their regions beside the known clocks.
 
     python benchmarks/probe_chains.py [--out FILE]
 
-Each float32 multiply-add waits for the one before it, four clocks on sm_90. A product of 64x128x128 in float16 keeps the
-tensor cores of an SM busy for 512 clocks, and products into one accumulator follow each other without a gap. Marks are
-the device code of `dsl_kernels/device/tilelang/probes.py`, the same instructions as CuTe DSL's. A region counts from the
-mark before it: `empty` is two marks behind each other, which the others hold too, and for products the wait for the last.
-Every chain runs twice, and the second passage counts: the first fetches the instructions.
+Each float32 multiply-add waits for the one before it, four clocks on sm_90. A product of 64x128x128 in
+float16 occupies the tensor cores of an SM for 512 clocks, and products into one accumulator follow each other
+without a gap. The marks are the device code of `dsl_kernels/device/tilelang/probes.py`; CuTe DSL's are the
+same instructions. A region counts from the mark before it. `empty` lies between two adjacent marks; every
+region contains that much, and those of products also the wait for the last one. Every chain runs twice, and
+the second pass counts, as the first fetches the instructions.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ STEPS = 128 // 16
 ACCUMULATORS = 64
 REPEATS = 20
 LIMIT = 0.02
-"""How far a long chain may be off."""
+"""The relative error that a long chain may have."""
 LONG = 4000
-"""Clocks from which on a chain is long: marks and the wait for the last product do not show."""
+"""Clocks from which on a chain is long: marks and the wait for the last product no longer matter."""
 
 
 def leaves() -> str:
     """Device code of the probes, without TileLang."""
     tree = ast.parse((ROOT / "dsl_kernels" / "device" / "tilelang" / "probes.py").read_text())
-    found = next(n for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "SOURCE")  # type: ignore[attr-defined]
-    return str(ast.literal_eval(found.value))
+    assigned = (n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name))
+    return str(next(ast.literal_eval(n.value) for n in assigned if n.targets[0].id == "SOURCE"))
 
 
 def regions() -> dict[str, int]:
@@ -51,31 +52,37 @@ def regions() -> dict[str, int]:
 
 
 def _product(count: int) -> str:
-    """Products into one accumulator, and the wait for them, as one statement: the compiler touches none in between."""
-    held = ", ".join(f"%{i}" for i in range(ACCUMULATORS))
+    """Products into one accumulator and the wait for them: one statement, so nothing is scheduled between."""
+    registers = ", ".join(f"%{i}" for i in range(ACCUMULATORS))
     steps = "".join(
-        f"wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {{{held}}}, a{i}, b{i}, 1, 1, 1, 0, 0;\\n"
+        f"wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {{{registers}}}, a{i}, b{i}, 1, 1, 1, 0, 0;\\n"
         for i in range(STEPS)
     )
-    # Rows of eight elements lie behind each other: eight rows are 128 bytes, those of the next eight elements follow.
+    # Eight rows of eight elements are 128 contiguous bytes; the next eight rows follow, then the next eight
+    # elements.
     moved = "".join(
-        f"add.s64 a{i}, %{ACCUMULATORS}, {i * 2 * 64 * 16 >> 4}; add.s64 b{i}, %{ACCUMULATORS + 1}, {i * 2 * 128 * 16 >> 4};\\n"
+        f"add.s64 a{i}, %{ACCUMULATORS}, {i * 2 * 64 * 16 >> 4}; "
+        f"add.s64 b{i}, %{ACCUMULATORS + 1}, {i * 2 * 128 * 16 >> 4};\\n"
         for i in range(STEPS)
     )
     outputs = ", ".join(f'"+f"(acc[{i}])' for i in range(ACCUMULATORS))
     return (
-        f'asm volatile("{{ .reg .pred more; .reg .b32 left; .reg .b64 a<{STEPS}>, b<{STEPS}>;\\n{moved}mov.b32 left, {count};\\n'
-        f"wgmma.fence.sync.aligned;\\nNEXT:\\n{steps}sub.s32 left, left, 1; setp.gt.s32 more, left, 0; @more bra NEXT;\\n"
-        f'wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; }}"\n    : {outputs} : "l"(a), "l"(b) : "memory");'
+        f'asm volatile("{{ .reg .pred more; .reg .b32 left; .reg .b64 a<{STEPS}>, b<{STEPS}>;\\n'
+        f"{moved}mov.b32 left, {count};\\n"
+        f"wgmma.fence.sync.aligned;\\nNEXT:\\n{steps}"
+        "sub.s32 left, left, 1; setp.gt.s32 more, left, 0; @more bra NEXT;\\n"
+        'wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; }"\n'
+        f'    : {outputs} : "l"(a), "l"(b) : "memory");'
     )
 
 
 def text() -> str:
-    """One warpgroup, each warp with its sums in `sums[32 * warp + region]` and a value of each chain in `result`."""
+    """One warpgroup; each warp leaves its sums in `sums[32 * warp + region]` and its values in `result`."""
     numbers = iter(range(len(regions())))
 
     def mark() -> str:
-        return f"now = probes::clock(); spent = probes::sum(spent, now, then, lane, {next(numbers)}); then = now;"
+        summed = f"probes::sum(spent, now, then, lane, {next(numbers)})"
+        return f"now = probes::clock(); spent = {summed}; then = now;"
 
     body = [mark()]
     for count in FMAS:
@@ -114,11 +121,11 @@ extern "C" __global__ __launch_bounds__(128) void chains(int* sums, float* resul
 SOURCE = Source(text(), "probe_chains")
 SHARED = 192 * 128 * 2
 EXPECTED = (2.0 * sum(FMAS), 2.0 * 128 * sum(PRODUCTS))
-"""What a chain of multiply-adds ends at, by factor 1 and addend 1, and every element of the products."""
+"""The results of all multiply-adds, with factor 1 and addend 1, and of every element of the products."""
 
 
 def judged(sums: list[int]) -> list[dict[str, Any]]:
-    """Each region of a warp beside its known length, and whether it is within the limit; None for short ones."""
+    """Each region of a warp beside its known length; `holds`: whether it is within LIMIT, None if short."""
     rows = []
     for (name, known), got in zip(regions().items(), sums, strict=False):
         row = {"region": name, "known": known, "measured": got, "net": got - sums[0]}
@@ -139,14 +146,14 @@ def main() -> int:
     gpu = bench.require_gpu()
     sums = torch.zeros(128, dtype=torch.int32, device="cuda")
     result = torch.full((ACCUMULATORS + 1, 128), float("nan"), device="cuda")
-    found = []
+    samples = []
     for _ in range(REPEATS):
         SOURCE.launch("chains", 1, 128, sums, result, 1.0, 1.0, shared=SHARED)
-        found.append(sums.cpu()[: len(regions())].tolist())
+        samples.append(sums.cpu()[: len(regions())].tolist())
     if not (result[0].eq(EXPECTED[0]).all() and result[1:].eq(EXPECTED[1]).all()):
         print(f"wrong: {result[0, 0].item()} and {result[1, 0].item()}, not {EXPECTED}", file=sys.stderr)
         return 1
-    rows = judged([int(statistics.median(each)) for each in zip(*found, strict=True)])
+    rows = judged([int(statistics.median(each)) for each in zip(*samples, strict=True)])
     print(
         f"{gpu}\n\n| region | known clocks | measured | less `empty` | off |\n| --- | --- | --- | --- | --- |"
     )

@@ -1,12 +1,13 @@
-"""What probes cost on a GPU, whether they change a bit, and where the time of each kernel goes.
+"""What probes cost on a GPU, whether they change a bit of the result, and where the time of each kernel goes.
 
-    python benchmarks/probe_cost.py --precompile build/probes          # here: no GPU; variants with and without probes
-    python benchmarks/probe_cost.py --bundle build/probes --out FOLDER # on the GPU: no compiler
+    python benchmarks/probe_cost.py --precompile build/probes          # with and without probes; needs no GPU
+    python benchmarks/probe_cost.py --bundle build/probes --out FOLDER # needs a GPU, but no compiler
 
-The first writes a generated set of its own with what the registry selects for a list of calls, with probes off, counting
-sums, keeping a trace and counting waits, a bundle of it, and the calls. The second times each call with and without probes in turns,
-compares outputs bit for bit, and writes probe_cost.json: the ratios with their noise, the regions of each kernel, how
-much of the kernel's time they cover, and the medians over the calls.
+The first command takes the variants that the registry selects for a list of calls. It writes each with probes
+off, with sums, with a trace and with waits only, as a generated set with its bundle, and writes the calls.
+The second times each call with and without probes in turns and compares outputs bit for bit. It writes
+probe_cost.json: the ratios with their noise, the regions of each kernel, the share of the kernel's time that
+they cover, and medians over the calls.
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def point_of(op: str, form: str, sizes: dict[str, Any]) -> Any:
-    """A point of a grid; of an operation without one, the real workload of that name."""
+    """A point of a grid, or the real workload of that name for an operation without a grid."""
     from dsl_kernels import problems
     from dsl_kernels.timing import grids
 
     if "name" not in sizes:
         return grids.Point(op, form, sizes)
-    found = next(w for w in problems.get(op).workloads if w.name == sizes["name"])
-    return grids.Point(op, found.form, dict(found.params))
+    workload = next(w for w in problems.get(op).workloads if w.name == sizes["name"])
+    return grids.Point(op, workload.form, dict(workload.params))
 
 
 def dims_of(point: Any) -> dict[str, int]:
-    """What the registry needs of a point, without a GPU."""
+    """The sizes by which the registry selects for a point, without a GPU."""
     from profile_session import dims_of as of_grid
 
     from dsl_kernels.problems.base import Workload
@@ -86,10 +87,11 @@ def precompile(folder: Path) -> None:
     calls, chosen = [], {}
     for op, form, sizes in CALLS:
         point = point_of(op, form, sizes)
-        found = registry.select(registry.Call(op, point.form, ARCH, dims_of(point), GPU))
-        chosen[found.variant.id] = found.variant
-        calls.append({"op": op, "form": point.form, "params": dict(point.params), "variant": found.variant.id, "launch": found.launch})  # fmt: skip
-        print(f"{op} {point.form} {point.label}: {found.variant.id}", flush=True)
+        pick = registry.select(registry.Call(op, point.form, ARCH, dims_of(point), GPU))
+        chosen[pick.variant.id] = pick.variant
+        call = {"op": op, "form": point.form, "params": dict(point.params)}
+        calls.append({**call, "variant": pick.variant.id, "launch": pick.launch})
+        print(f"{op} {point.form} {point.label}: {pick.variant.id}", flush=True)
     instances = [instance_of(v, mode) for v in chosen.values() for mode in (0, *MODES.values())]
     emit(instances, folder / "generated")
     every = variants.in_folder(folder / "generated")
@@ -104,27 +106,27 @@ def precompile(folder: Path) -> None:
 
 
 def outputs(point: Any, call: Any) -> list[Any]:
-    """What a call writes, with nothing of a call before it."""
+    """What a call writes; outputs are overwritten first, so that nothing of an earlier call is left."""
     import torch
 
     from dsl_kernels import problems
 
-    def held() -> list[Any]:
+    def written() -> list[Any]:
         result = call()
         if result is not None:
             return [result] if isinstance(result, torch.Tensor) else list(result)
         specs = problems.get(point.op).operands(point.form)
         return [call.args[0][spec.name] for spec in specs if spec.kind == "out"]
 
-    for tensor in held():
+    for tensor in written():
         tensor.view(torch.uint8).fill_(0x55)
-    found = [tensor.contiguous().view(torch.uint8).clone() for tensor in held()]
+    copies = [tensor.contiguous().view(torch.uint8).clone() for tensor in written()]
     torch.cuda.synchronize()
-    return found
+    return copies
 
 
 def regions_of(point: Any, probed: Any, dims: dict[str, int]) -> tuple[Any, Any]:
-    """What the last eager call's probes left, and how to read it."""
+    """The probe layout, and the words that the last eager call's probes wrote."""
     import torch
 
     from dsl_kernels import programs
@@ -142,7 +144,7 @@ def regions_of(point: Any, probed: Any, dims: dict[str, int]) -> tuple[Any, Any]
 
 
 def look(call: dict[str, Any]) -> dict[str, Any]:
-    """One call: its time with and without probes in turns, its outputs, its regions."""
+    """Measure one call: its time with and without probes in turns, its outputs, its regions."""
     import torch
 
     from dsl_kernels import variants
@@ -159,9 +161,9 @@ def look(call: dict[str, Any]) -> dict[str, Any]:
     for name, mode in MODES.items():
         probed = variants.get(f"{call['variant']}_probe{mode}")
         calls = fixture.calls(probed.id, call["launch"])
-        found = outputs(point, calls[-1])
-        same = all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
-        # Warm, and the last call's own sums.
+        results = outputs(point, calls[-1])
+        same = all(torch.equal(a, b) for a, b in zip(expected, results, strict=True))
+        # Two calls: the probes' words are those of the last one, which runs warm.
         for _ in range(2):
             calls[-1]()
         torch.cuda.synchronize()
@@ -171,7 +173,8 @@ def look(call: dict[str, Any]) -> dict[str, Any]:
         elif name == "trace":
             record["cycles_per_ns"] = regions.cycles_per_ns(run)
         timed = bench.paired(plain, calls)
-        record |= {"us": timed.a_us, f"us_{name}": timed.b_us, f"ratio_{name}": timed.ratio, f"noise_{name}": timed.noise, f"same_{name}": same}  # fmt: skip
+        record |= {"us": timed.a_us, f"us_{name}": timed.b_us}
+        record |= {f"ratio_{name}": timed.ratio, f"noise_{name}": timed.noise, f"same_{name}": same}
     cycles = record["us"] * 1e3 * record["cycles_per_ns"]
     record["covered"] = record["regions"]["sm"]["most"] / cycles if cycles else math.nan
     record["lost"] = max(role["lost"] for role in record["regions"]["roles"])
@@ -179,7 +182,7 @@ def look(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def session(out: Path, only: str, budget: float) -> None:
-    """Every call, written after each."""
+    """Measure every call; the record is rewritten after each."""
     import torch
 
     from dsl_kernels.timing import bench
@@ -201,7 +204,8 @@ def session(out: Path, only: str, budget: float) -> None:
                 f"{row['us']:9.2f} us  sums {row['ratio_sums'] - 1:+.1%} (noise {row['noise_sums']:.1%})  "
                 f"trace {row['ratio_trace'] - 1:+.1%} (noise {row['noise_trace']:.1%})  "
                 f"coarse {row['ratio_coarse'] - 1:+.1%} (noise {row['noise_coarse']:.1%})  "
-                f"same {row['same_sums']} {row['same_trace']} {row['same_coarse']}  lost {row['lost']:.2%}  covered {row['covered']:.1%}  {label}",
+                f"same {row['same_sums']} {row['same_trace']} {row['same_coarse']}  lost {row['lost']:.2%}  "
+                f"covered {row['covered']:.1%}  {label}",
                 flush=True,
             )
         except Exception as error:
@@ -211,8 +215,12 @@ def session(out: Path, only: str, budget: float) -> None:
         summary["calls"] = len(rows)
         for name, limit in LIMITS.items():
             ratios = [row[f"ratio_{name}"] for row in rows]
-            summary[name] = {"median": statistics.median(ratios) if ratios else None, "most": max(ratios, default=None), "limit": limit,
-                             "same": all(row[f"same_{name}"] for row in rows)}  # fmt: skip
+            summary[name] = {
+                "median": statistics.median(ratios) if ratios else None,
+                "most": max(ratios, default=None),
+                "limit": limit,
+                "same": all(row[f"same_{name}"] for row in rows),
+            }
         record = {"environment": bench.environment(), "summary": summary, "rows": rows}
         (out / "probe_cost.json").write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(summary, indent=1))
@@ -222,11 +230,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--precompile", type=Path, help="folder to write the generated set and its bundle to")
     parser.add_argument(
-        "--bundle", type=Path, default=ROOT / "build" / "probes", help="what --precompile wrote"
+        "--bundle", type=Path, default=ROOT / "build" / "probes", help="the folder that --precompile wrote"
     )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "profile_out")))
-    parser.add_argument("--only", default="", help="calls whose label holds this text")
-    parser.add_argument("--seconds", type=float, default=400.0, help="begin no call after so many")
+    parser.add_argument("--only", default="", help="calls whose label contains this text")
+    parser.add_argument("--seconds", type=float, default=400.0, help="begin no call after this many seconds")
     options = parser.parse_args()
     if options.precompile:
         precompile(options.precompile.absolute())

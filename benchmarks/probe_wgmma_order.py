@@ -1,21 +1,24 @@
-"""Are the four warps of a warpgroup ordered when one of them overwrites what their wgmma read? A probe for a Hopper GPU.
+"""Are the four warps of a warpgroup ordered when one of them overwrites what their wgmma read? For a Hopper
+GPU.
 
-    python benchmarks/probe_wgmma_order.py --build probe.cubin             # where nvcc is; no GPU is needed
+    python benchmarks/probe_wgmma_order.py --build probe.cubin             # needs nvcc, but no GPU
     python benchmarks/probe_wgmma_order.py --cubin probe.cubin --json out.json
 
-The second needs this file, the cubin and NVIDIA's driver: no compiler, no network, no package.
+The second command needs this file, the cubin and NVIDIA's driver: no compiler, no network, no package.
 
-Four warps multiply: D[64, 256] = A[64, 64] B[256, 64]^T, four wgmma of K = 16 in one group. As soon as its own
-`wgmma.wait_group 0` is over, warp 0 overwrites an operand in shared memory by generic stores. Nothing orders that store
-after the products of warp 3, which sleeps for a while at one place of its own. Every CTA is a run, alone on its SM. All
-elements of an operand are equal, so each value of D says whether the old or the new operand made it:
+Four warps multiply: D[64, 256] = A[64, 64] B[256, 64]^T, four wgmma of K = 16 in one group. As soon as its
+own `wgmma.wait_group 0` has returned, warp 0 overwrites an operand in shared memory by generic stores.
+Nothing orders those stores after the products of warp 3, which sleeps for a while at one place of its own.
+Every CTA is one run, alone on its SM. All elements of an operand are equal, so each value of D shows whether
+the old or the new operand made it:
 
-old    all rows of the warp come from what stood there before
-new    all products after the sleep found what warp 0 wrote
+old    all rows of the warp come from the old operand
+new    all products after the sleep read what warp 0 wrote
 mixed  neither
 
-`apart` counts the runs in which warp 0 had overwritten the operand before warp 3's sleep was over: where it is 0, warp 0's
-wait does not end before warp 3 comes. `after` is the median of the clocks from the end of that sleep to the end of warp 0's wait.
+`apart` counts the runs in which warp 0 had overwritten the operand before warp 3's sleep ended: if it is 0,
+warp 0's wait does not return before warp 3 arrives. `after` is the median clocks from the end of that sleep
+to the end of warp 0's wait.
 """
 
 from __future__ import annotations
@@ -39,8 +42,10 @@ PLACES = {
     "mma": "between its first wgmma.mma_async and its second",
     "wait": "between its last wgmma.mma_async and its wait_group",
 }
-"""Where warp 3 sleeps, by `nanosleep`: with a branch there, ptxas would put another fence before the product. It moves a sleep
-right after the fence before it, and makes commit_group a part of the last product, so nothing sleeps in these two places."""
+"""Where warp 3 sleeps, by `nanosleep`: a branch there would make ptxas put another fence before the product.
+
+ptxas moves a sleep that directly follows the fence to before it, and merges commit_group into the last
+product, so no variant sleeps at these two places."""
 
 TARGETS = {"a": "the rows of A of warp 3", "b": "all of B", "none": "nothing"}
 """What warp 0 overwrites."""
@@ -48,14 +53,14 @@ TARGETS = {"a": "the rows of A of warp 3", "b": "all of B", "none": "nothing"}
 N, K, STEPS = 256, 64, 4
 OLD = float(K)
 VALUES = 16 * N
-"""Of D, that each warp holds."""
+"""Values of D that each warp holds."""
 
 WORDS = 8
-"""That each warp writes: values from the old operand, from the new one, from neither; clocks when its sleep, its wait and its
-store were over, counted from one moment of the CTA."""
+"""Words that each warp writes: its values made by the old operand, by the new one, by neither; then the
+clocks, counted from one moment of the CTA, at which its sleep, its wait and its store were over."""
 
 ONE, TWO = 0x3F803F80, 0x40004000
-"""Two bf16 of 1 and of 2."""
+"""Two bf16 ones, and two bf16 twos."""
 
 ALONE = 100 << 10
 """Bytes of dynamic shared memory that keep other CTAs off the SM."""
@@ -69,9 +74,9 @@ class Variant:
 
     Args:
         place: where warp 3 sleeps.
-        target: what warp 0 overwrites.
+        target: the operand that warp 0 overwrites.
         registers: A comes from registers.
-        barrier: the four warps meet at a named barrier before warp 0 stores: the control.
+        barrier: the four warps meet at a named barrier before warp 0 stores: a control.
     """
 
     place: str
@@ -86,7 +91,7 @@ class Variant:
 
     @property
     def new(self) -> float:
-        """The value of D when all products that warp 3 issues after its sleep find the new operand."""
+        """The value of D if all products that warp 3 issues after its sleep read the new operand."""
         return OLD + (K - (16 if self.place == "mma" else 0))
 
     def __str__(self) -> str:
@@ -98,7 +103,7 @@ class Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """All kernels; the controls are those with a barrier, without a sleep, and without a store."""
+    """All kernels; the controls have a barrier, no sleep, or no store."""
     for place in PLACES:
         for target, registers in (("a", False), ("b", False), ("b", True)):
             for barrier in (False, True):
@@ -107,7 +112,7 @@ def variants() -> Iterator[Variant]:
 
 
 def _sleep(place: str, variant: Variant) -> str:
-    """Warp 3 sleeps here, if the variant says so; every warp notes when it goes on."""
+    """Warp 3's sleep, if the variant sleeps at this place; every warp records when it continues."""
     if place != variant.place:
         return ""
     if place == "none":
@@ -128,7 +133,7 @@ mov.u32 %go, %clock;
 
 
 def _products(variant: Variant) -> Iterator[str]:
-    """Four wgmma; each step goes 32 bytes further in the 128 bytes of a row."""
+    """Four wgmma; each step advances by 32 bytes of a row's 128."""
     d = ", ".join(f"%d{i}" for i in range(N // 2))
     for step in range(STEPS):
         if step == 1:
@@ -144,7 +149,7 @@ def _products(variant: Variant) -> Iterator[str]:
 
 
 def kernel(variant: Variant) -> str:
-    """The entry of a variant."""
+    """The PTX entry of a variant."""
     where, size = {"a": (6144, 2048), "b": (8192, 32768), "none": (0, 0)}[variant.target]
     store = f"""mov.u32 %word, {TWO};
 shl.b32 %at, %lane, 4;
@@ -173,7 +178,8 @@ fence.proxy.async.shared::cta;
 .shared .align 4 .b8 zero[4];
 .reg .pred %others, %again, %fresh, %accumulate, %first, %led;
 .reg .b32 %a<16>, %r<8>;
-.reg .b32 %thread, %lane, %warp, %base, %delay, %begin, %now, %go, %done, %stored, %start, %word, %at, %end, %old, %new;
+.reg .b32 %thread, %lane, %warp, %base, %delay, %begin, %now, %go, %done, %stored, %start;
+.reg .b32 %word, %at, %end, %old, %new;
 .reg .f32 %d<{N // 2}>;
 .reg .b64 %adesc<4>, %bdesc<4>, %out, %x, %y;
 ld.param.u64 %out, [out];
@@ -249,7 +255,7 @@ def bits(value: float) -> str:
 
 
 def ptx() -> str:
-    """The module: one entry a variant."""
+    """The PTX module: one entry per variant."""
     return ".version 8.3\n.target sm_90a\n.address_size 64\n" + "".join(kernel(each) for each in variants())
 
 
@@ -269,9 +275,8 @@ def build(cubin: Path) -> None:
         toolkit.ptx_to_cubin(source, cubin.resolve(), "sm_90a", [])
 
 
-# ------------------------------------------------------------------------------------------------ counting
 def summary(variant: Variant, microseconds: int, words: Sequence[int]) -> dict[str, Any]:
-    """Of the runs of one variant: `words` are those of all warps of all CTAs."""
+    """Summarise the runs of one variant; `words` are those of all warps of all CTAs."""
     runs = len(words) // (4 * WORDS)
     warps = [{"old": 0, "new": 0, "mixed": 0} for _ in range(4)]
     apart, after = 0, []
@@ -294,17 +299,14 @@ def summary(variant: Variant, microseconds: int, words: Sequence[int]) -> dict[s
     }
 
 
-def line(found: dict[str, Any]) -> str:
+def line(row: dict[str, Any]) -> str:
     """One row of the table: counts of old, new and mixed of each warp."""
-    counts = "  ".join(f"{w['old']:>4}/{w['new']:>4}/{w['mixed']:>4}" for w in found["warps"])
-    return (
-        f"{found['name']:<28} {found['microseconds']:>4}  {counts}  {found['apart']:>5}  {found['after']:>8g}"
-    )
+    counts = "  ".join(f"{w['old']:>4}/{w['new']:>4}/{w['mixed']:>4}" for w in row["warps"])
+    return f"{row['name']:<28} {row['microseconds']:>4}  {counts}  {row['apart']:>5}  {row['after']:>8g}"
 
 
-# ------------------------------------------------------------------------------------------------ the GPU
 class Gpu:
-    """The cubin on the first GPU, by NVIDIA's driver alone."""
+    """The cubin loaded on the first GPU, through NVIDIA's driver alone."""
 
     def __init__(self, cubin: Path) -> None:
         try:
@@ -326,7 +328,7 @@ class Gpu:
         self.call("cuModuleLoadData", ctypes.byref(self.module), cubin.read_bytes())
 
     def call(self, name: str, *arguments: Any) -> None:
-        """One call of the driver; an error of it ends the program."""
+        """Call the driver; an error ends the program."""
         if error := getattr(self.library, name)(*arguments):
             text = ctypes.c_char_p()
             self.library.cuGetErrorString(error, ctypes.byref(text))
@@ -353,10 +355,10 @@ class Gpu:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--build", type=Path, metavar="CUBIN", help="assemble the kernels to this file, and end"
+        "--build", type=Path, metavar="CUBIN", help="assemble the kernels to this file and exit"
     )
     parser.add_argument("--cubin", type=Path, help="the file that --build wrote")
-    parser.add_argument("--json", type=Path, help="write what was found to this file")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--runs", type=int, default=1000, help="CTAs of each variant (1000)")
     parser.add_argument(
         "--microseconds", type=int, nargs="+", default=MICROSECONDS, help="how long warp 3 sleeps"
@@ -374,14 +376,14 @@ def main() -> None:
         + "  ".join(f"{f'warp {w}':>14}" for w in range(4))
         + "  apart     after"
     )
-    found = []
+    rows = []
     for variant in variants():
         for duration in (0,) if variant.place == "none" else options.microseconds:
-            found.append(summary(variant, duration, gpu.run(variant, duration, options.runs)))
-            print(line(found[-1]), flush=True)
+            rows.append(summary(variant, duration, gpu.run(variant, duration, options.runs)))
+            print(line(rows[-1]), flush=True)
     if options.json:
         date = time.strftime("%Y-%m-%d", time.gmtime())
-        content = {"gpu": gpu.name, "driver": gpu.driver, "date": date, "found": found}
+        content = {"gpu": gpu.name, "driver": gpu.driver, "date": date, "found": rows}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
 
 

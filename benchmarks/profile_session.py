@@ -1,16 +1,17 @@
-"""Everything about profiles that needs the GPU, in one run of at most eight minutes.
+"""Everything about profiles that needs a GPU, in one run of at most eight minutes.
 
     python benchmarks/profile_session.py --out FOLDER [--bundle build/aot/sm_90a]
-    python benchmarks/profile_session.py --out FOLDER --tuned      # the winners of the tuned table instead
-    python benchmarks/profile_session.py --out FOLDER --tuned --only REGEX        # those whose label matches
-    python benchmarks/profile_session.py --out FOLDER --tuned --missing   # those of which nothing is recorded
-    python benchmarks/profile_session.py --extract ARCHIVE         # what may be kept of it; no GPU
+    python benchmarks/profile_session.py --out FOLDER --tuned                # the tuned table's winners
+    instead python benchmarks/profile_session.py --out FOLDER --tuned --only REGEX   # winners whose label
+    matches python benchmarks/profile_session.py --out FOLDER --tuned --missing      # winners without a
+    profile python benchmarks/profile_session.py --extract ARCHIVE                   # make test data; needs
+    no GPU
 
-Writes session.log and profile_session.tar.gz: what the profiler and the driver say (doctor.json), the ceilings of the
-card (<gpu>_ceilings.json), the planted causes (planted_*), raw counters of a list of kernels (kernels_<part>_<first>.csv
-with a .json beside it), and kernels against the ceiling of the same minute (ratios.json). A stage that fails
-leaves the others, and a kernel at which the profiler fails is left out: a new run begins behind it. No JIT: kernels come
-from a bundle.
+Writes session.log and profile_session.tar.gz: what the profiler and the driver report (doctor.json), the
+card's ceilings (<gpu>_ceilings.json), the planted causes (planted_*), raw counters of a list of kernels
+(kernels_<part>_<first>.csv with a .json beside it), and kernels against ceilings of the same minute
+(ratios.json). A stage that fails leaves the others running. A kernel at which the profiler fails is skipped:
+a new run begins with the next one. Nothing is compiled: kernels come from a bundle.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ sys.path.insert(0, str(ROOT))
 BUDGET_S = 470.0
 WORK = Path("/tmp") / "profile_session"
 GPU = "NVIDIA H200"
-# The list is looked at in two runs of the profiler, so that one that is stopped costs only its own.
+# The list is profiled in two runs of the profiler, so that a run that is stopped loses only its own kernels.
 PART = 9
 TUNED_PART = 21
-# What is looked at: op, sizes, form, and an implementation: a DSL's fastest or slowest, or triton or torch.
+# What is profiled: op, sizes, form, and an implementation: a DSL's fastest or slowest, or triton or torch.
 KERNELS: tuple[tuple[str, dict[str, int], str | None, str | None], ...] = (
     ("sparse_mla", {"t": 64, "heads": 16}, None, "cutedsl fastest"),
     ("sparse_mla", {"t": 64, "heads": 16}, None, "triton"),
@@ -67,7 +68,7 @@ KERNELS: tuple[tuple[str, dict[str, int], str | None, str | None], ...] = (
 
 
 def implementation(wanted: str | None, op: str, form: str, bucket: dict[str, int]) -> str | None:
-    """A variant's id by its measured time in the tuned table of this card."""
+    """The id of the wanted variant, by measured times in this card's tuned table."""
     import torch
 
     from dsl_kernels import measured, variants
@@ -86,7 +87,7 @@ def implementation(wanted: str | None, op: str, form: str, bucket: dict[str, int
 
 
 def targets(seen: dict[str, Any], wanted_kernels: list[Wanted]) -> Iterator[Any]:
-    """The targets one by one, so that each one's inputs are gone before the next's are drawn."""
+    """The targets one by one, so that the inputs of one are freed before those of the next are drawn."""
     import torch
 
     from dsl_kernels import registry
@@ -103,11 +104,11 @@ def targets(seen: dict[str, Any], wanted_kernels: list[Wanted]) -> Iterator[Any]
                 point = grids.Point(op, usual.form, {**usual.params, **dims})
                 call = registry.Call(op, point.form, "sm_90a", dims_of(point))
                 impl = implementation(wanted, op, point.form, registry.bucket(call))
-            held = made.target(op, dims, impl, form=form)
-            held.label = label_of(op, dims, form, wanted)
-            seen["implementations"][held.label] = impl
-            yield held
-            del held
+            target = made.target(op, dims, impl, form=form)
+            target.label = label_of(op, dims, form, wanted)
+            seen["implementations"][target.label] = impl
+            yield target
+            del target
         except Exception as error:
             seen["tried"] += 1
             seen["failed"].append(f"{op} {dims} {wanted}: {error!r}")
@@ -118,13 +119,13 @@ Wanted = tuple[str, dict[str, int], str | None, str | None]
 
 
 def label_of(op: str, dims: dict[str, int], form: str | None, wanted: str | None) -> str:
-    """The name of the range in which a kernel is looked at."""
+    """The name of the range in which a kernel is profiled."""
     sizes = (f"{name}={value}" for name, value in dims.items())
     return " ".join(part for part in (op, form, *sizes, wanted) if part)
 
 
 def listed(part: int, only: str, missing: bool) -> list[Wanted]:
-    """What one run of the profiler looks at: parts 0 and 1 of the list, parts from 10 on of the tuned winners."""
+    """What one run of the profiler covers: parts 0 and 1 of the list, parts from 10 on of tuned winners."""
     if part < 10:
         return list(KERNELS[:PART] if part == 0 else KERNELS[PART:])
     winners = tuned_winners(only, missing)
@@ -132,14 +133,14 @@ def listed(part: int, only: str, missing: bool) -> list[Wanted]:
 
 
 def tuned_winners(only: str, missing: bool) -> list[Wanted]:
-    """The op, sizes, form and variant of the entries of the tuned table whose label matches a regular expression.
+    """Op, sizes, form and variant of the entries of the tuned table whose label matches a regular expression.
 
-    With `missing` those of which nothing is recorded.
+    `missing` keeps only those without a recorded profile.
     """
     from dsl_kernels import measured
     from dsl_kernels.profile import recorded
 
-    found: list[Wanted] = []
+    winners: list[Wanted] = []
     for entry in measured.tuned_table(GPU):
         b = entry["bucket"]
         if missing and recorded.of(GPU, entry["op"], entry["form"], b, entry["variant"]) is not None:
@@ -152,24 +153,28 @@ def tuned_winners(only: str, missing: bool) -> list[Wanted]:
             dims = {"b": b["b"], "len": b["max_len"], "heads": b["heads"], "next_n": b["next_n"]}
         else:
             dims = dict(b)
-        found.append((entry["op"], dims, entry["form"], entry["variant"]))
-    return [wanted for wanted in found if re.search(only, label_of(*wanted))]
+        winners.append((entry["op"], dims, entry["form"], entry["variant"]))
+    return [wanted for wanted in winners if re.search(only, label_of(*wanted))]
 
 
 def dims_of(point: Any) -> dict[str, int]:
-    """What the registry's bucket of a point is computed from."""
+    """The sizes from which the registry computes a point's bucket."""
     p = point.params
     if point.op == "lightning_indexer":
-        return {"b": p["b"], "next_n": 1, "heads": p["heads"], "max_pages": p["len"] // 64, "max_len": p["len"], "stride": p["len"]}  # fmt: skip
+        pages = {"max_pages": p["len"] // 64, "max_len": p["len"], "stride": p["len"]}
+        return {"b": p["b"], "next_n": 1, "heads": p["heads"], **pages}
     if point.op == "topk_selector":
-        return {"rows": p["rows"], "stride": p["len"], "k": p["k"], "max_len": p["len"], "next_n": 1, "page_size": 0, "b": 1, "max_pages": 1}  # fmt: skip
+        sizes = {"rows": p["rows"], "stride": p["len"], "k": p["k"], "max_len": p["len"]}
+        return {**sizes, "next_n": 1, "page_size": 0, "b": 1, "max_pages": 1}
     return {"t": p["t"], "heads": p["heads"], "n": p["pages"] * 64, "topk": p["topk"]}
 
 
 def stage_kernels(out: Path, part: int, first: int, kernels: list[Wanted]) -> None:
-    """Launch the kernels of one part, which `kernels` are from number `first` on, for the profiler that runs this.
+    """Launch `kernels`, which are those of a part from number `first` on, under the profiler that runs this
+    process.
 
-    What is done is on disk before each kernel, since a profiler may end the process: `tried` counts the one begun.
+    Progress is written before each kernel, as a profiler may end the process: `tried` includes the kernel
+    begun.
     """
     from dsl_kernels.profile.targets import look
 
@@ -178,14 +183,14 @@ def stage_kernels(out: Path, part: int, first: int, kernels: list[Wanted]) -> No
     def note() -> None:
         (out / f"kernels_{part}_{first}.json").write_text(json.dumps(seen, indent=1, default=str) + "\n")
 
-    for held in targets(seen, kernels):
+    for target in targets(seen, kernels):
         seen["tried"] += 1
         note()
         try:
-            seen["launches"] += look([held])
+            seen["launches"] += look([target])
         except Exception as error:
-            # What CUDA reports once it reports for every later call of the process.
-            seen["failed"].append(f"{held.label}: {error!r}")
+            # After one CUDA error, every later call of the process fails with it.
+            seen["failed"].append(f"{target.label}: {error!r}")
             break
         note()
     note()
@@ -197,25 +202,32 @@ def stage_ceilings(out: Path) -> None:
     from dsl_kernels.timing.ceilings import path_of
 
     begin = time.perf_counter()
-    found = calibrate.calibrate()
-    path_of(found.gpu, out).write_text(found.to_json())
-    print(f"ceilings: {time.perf_counter() - begin:.1f} s, dram {found.dram_gbps}, l2 {found.l2_gbps} GB/s")
-    for point in found.points:
+    ceilings = calibrate.calibrate()
+    path_of(ceilings.gpu, out).write_text(ceilings.to_json())
+    rates = f"dram {ceilings.dram_gbps}, l2 {ceilings.l2_gbps} GB/s"
+    print(f"ceilings: {time.perf_counter() - begin:.1f} s, {rates}")
+    for point in ceilings.points:
         print(point)
 
 
 def stage_ratios(out: Path, seconds: float) -> None:
-    """Every op against the fastest fetch of the same bytes in the same minute."""
+    """Time every op beside the fastest fetch of the same bytes in the same minute."""
     import torch
 
     from dsl_kernels.timing import grids
 
     end = time.monotonic() + seconds
-    points = [
-        *(grids.Point("sparse_mla", form, {"t": t, "heads": h, "pages": 4096}) for t in (64, 128, 16, 1024, 4, 1, 4096)
-          for form, h in (("bf16", 16), ("bf16", 8), ("fp8", 16), ("bf16", 64), ("bf16", 128)) if t * h <= 65536),
-        *(grids.Point("lightning_indexer", "decode", {"b": b, "len": n, "heads": 64}) for b, n in ((64, 131072), (16, 32768), (1, 131072))),
-    ]  # fmt: skip
+    attention = [
+        grids.Point("sparse_mla", form, {"t": t, "heads": h, "pages": 4096})
+        for t in (64, 128, 16, 1024, 4, 1, 4096)
+        for form, h in (("bf16", 16), ("bf16", 8), ("fp8", 16), ("bf16", 64), ("bf16", 128))
+        if t * h <= 65536
+    ]
+    scoring = [
+        grids.Point("lightning_indexer", "decode", {"b": b, "len": n, "heads": 64})
+        for b, n in ((64, 131072), (16, 32768), (1, 131072))
+    ]
+    points = [*attention, *scoring]
     rows = []
     for point in points:
         if time.monotonic() > end:
@@ -251,20 +263,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "profile_out")))
     parser.add_argument("--bundle", type=Path, default=ROOT / "build" / "aot" / "sm_90a")
     parser.add_argument("--stage", choices=("ceilings", "kernels", "ratios"))
-    parser.add_argument("--tuned", action="store_true", help="look at the winners of the tuned table")
+    parser.add_argument("--tuned", action="store_true", help="profile the winners of the tuned table")
     parser.add_argument(
         "--only",
         default="",
         help="with --tuned, a regular expression searched in op, form, sizes and variant",
     )
     parser.add_argument(
-        "--missing", action="store_true", help="with --tuned, those of which nothing is recorded"
+        "--missing", action="store_true", help="with --tuned, only winners without a recorded profile"
     )
     parser.add_argument("--extract", type=Path, help="an archive that a session wrote")
-    parser.add_argument("--part", type=int, default=0, help="of the list of kernels")
+    parser.add_argument("--part", type=int, default=0, help="part of the list of kernels")
     parser.add_argument("--first", type=int, default=0, help="kernel of the part to begin with")
     parser.add_argument(
-        "--seconds", type=float, default=100.0, help="of the stage that compares with ceilings"
+        "--seconds", type=float, default=100.0, help="time of the stage that compares with ceilings"
     )
     options = parser.parse_args()
     if options.extract:
@@ -287,7 +299,7 @@ def main() -> None:
 
 
 class Session:
-    """The stages in processes of their own, each with what is left of the time; what they wrote is packed after each."""
+    """Runs stages in processes of their own with the time that is left, and packs the files after each."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -311,7 +323,8 @@ class Session:
 
     def stage(self, name: str, limit: float, argv: list[str]) -> None:
         started = time.monotonic()
-        # A stage and what it started end together: a program left under the profiler would hold the GPU.
+        # A new session, so that a stage ends with all its children: one left under the profiler would hold
+        # the GPU.
         running = subprocess.Popen(
             argv,
             stdout=subprocess.PIPE,
@@ -332,7 +345,7 @@ class Session:
 
 
 def session(out: Path, options: argparse.Namespace) -> None:
-    """Every stage, the most wanted first; of tuned winners, if these are looked at, the ceilings and counters alone."""
+    """Run every stage, the most important first; for tuned winners only the ceilings and the counters."""
     from dsl_kernels.profile import collect
 
     os.environ.setdefault("DSL_KERNELS_DISABLE_JIT", "1")
@@ -374,7 +387,7 @@ def session(out: Path, options: argparse.Namespace) -> None:
 
 
 def extract(archive: Path) -> None:
-    """Keep what a session read, without code and with the counters that fingerprints use, as test data and tables."""
+    """Keep what a session read as test data and tables: no code, and only counters that fingerprints use."""
     import lzma
     import tempfile
 
@@ -396,8 +409,8 @@ def extract(archive: Path) -> None:
             lzma.compress(json.dumps(content, sort_keys=True).encode(), preset=9)
         )
 
-    with tempfile.TemporaryDirectory() as held, tarfile.open(archive) as packed:
-        folder = Path(held)
+    with tempfile.TemporaryDirectory() as temporary, tarfile.open(archive) as packed:
+        folder = Path(temporary)
         packed.extractall(folder, filter="data")
         if (folder / planted_causes.RAW).exists():
             twins = json.loads((folder / planted_causes.TWINS).read_text())
@@ -414,22 +427,23 @@ def extract(archive: Path) -> None:
             works = {item["label"]: profile.Workload(**item["workload"]) for item in about["launches"]}
             reports = profile.read(path)
             for label, work in works.items():
-                # Of a call's kernels the longest is the one that its work belongs to.
+                # If a call has several kernels, its workload is attributed to the longest.
                 mine = [report for report in reports if report.label == label]
                 if not mine:
                     print(f"{label}: launched, and nothing was read")
                     continue
                 longest = max(mine, key=lambda report: report.metrics[metrics.DURATION])
-                # From the sizes again, so that what a kernel has to read is as this version counts it.
+                # Computed anew from the sizes, so that the bytes to read are counted as this version counts
+                # them.
                 variant = work.variant or about["implementations"].get(label) or ""
                 looks.append((longest, workload(work.op, work.dims, form=work.form, variant=variant)))
         entries = []
         for report, work in looks:
             entry = planted_causes.tuned_entry(work)
             if entry is not None and entry["variant"] == work.variant:
-                found = profile.diagnose(profile.fingerprint(report, work), calibrated)
+                diagnosis = profile.diagnose(profile.fingerprint(report, work), calibrated)
                 identity = {name: entry[name] for name in ("op", "form", "bucket", "variant")}
-                entries.append({**identity, **recorded.summary(found)})
+                entries.append({**identity, **recorded.summary(diagnosis)})
         recorded.write(GPU, entries, calibrated.metadata if calibrated else {})
         listed_labels = {label_of(*wanted) for wanted in KERNELS}
         if any(report.label in listed_labels for report, _ in looks):

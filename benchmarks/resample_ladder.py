@@ -1,12 +1,14 @@
-"""The ladder of resample_trajectories on this GPU: every variant checked, then timed beside torch and a plain copy.
+"""The ladder of resample_trajectories on this GPU: every variant checked, then timed beside torch and a plain
+copy.
 
     python benchmarks/resample_ladder.py [--out ladder.json] [--batches 64,512] [--no-compile]
-    python benchmarks/resample_ladder.py --rows 1024 --targets 8192 --batches 16,128     # targets denser than rows
+    python benchmarks/resample_ladder.py --rows 1024 --targets 8192 --batches 16,128   # dense targets
 
-4096 rows of 32 bf16 values sampled at 1024 sorted times, if no other numbers are given. Every variant of this GPU's
-architecture runs on the problem's small workloads and at the sizes that are timed, into poisoned outputs, and once more:
-the two outputs must agree bit for bit. Times are those of one call under a CUDA graph whose turns rotate past the L2. "of copy" is the time of a plain copy
-that reads half of the bytes that must move and writes the other half, over the variant's.
+By default, 4096 rows of 32 bf16 values are sampled at 1024 sorted times. Every variant of this GPU's
+architecture runs twice on the problem's small workloads and at the sizes that are timed, into poisoned
+outputs: the two outputs must agree bit for bit. Times are those of one call under a CUDA graph whose turns
+rotate past L2. "of copy" is the time of a plain copy that moves the same bytes, half of them read and half
+written, divided by the variant's.
 """
 
 from __future__ import annotations
@@ -30,7 +32,16 @@ from dsl_kernels.timing import bench
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
 
-RUNGS = ("global_n128_v1", "staged_n128_v1", "staged_n128_v8", "staged_n512_v8", "warp_n128_v8", "window_n128_v8", "window_n512_v8", "merge_n128_v8")  # fmt: skip
+RUNGS = (
+    "global_n128_v1",
+    "staged_n128_v1",
+    "staged_n128_v8",
+    "staged_n512_v8",
+    "warp_n128_v8",
+    "window_n128_v8",
+    "window_n512_v8",
+    "merge_n128_v8",
+)
 COLUMNS = ("version", "DSL", "b", "us", "10 to 90 %", "GB/s", "of copy", "million trajectories/s")
 
 Set = dict[str, Any]
@@ -47,8 +58,8 @@ def launch(inputs: Set, variant: str) -> torch.Tensor:
 
 
 def failures(variant: Variant, batches: list[int], sizes: dict[str, int]) -> list[str]:
-    """What is wrong with a variant: against the reference, and in a repeat."""
-    problem, found = problems.get(OP), []
+    """What is wrong with a variant, against the reference and in a repeat."""
+    problem, texts = problems.get(OP), []
     for workload in trial.workloads(variant, "tiny", "edge"):
         example = trial.cached_example(OP, workload)
         runs = [
@@ -56,18 +67,18 @@ def failures(variant: Variant, batches: list[int], sizes: dict[str, int]) -> lis
             for _ in range(2)
         ]
         first, again = (run.operands["out"] for run in runs)
-        found += [f"{workload.name}: {text}" for text in runs[0].comparison.failures]
+        texts += [f"{workload.name}: {text}" for text in runs[0].comparison.failures]
         if not torch.equal(first.view(torch.int16), again.view(torch.int16)):
-            found.append(f"{workload.name}: a repeat differs")
+            texts.append(f"{workload.name}: a repeat differs")
     for b in batches:
         inputs = draw(b, 1000 + b, sizes)
         first = launch(inputs, variant.id).clone()
         again = launch({**inputs, "out": inputs["out"].fill_(float("nan"))}, variant.id)
         if not torch.equal(first.view(torch.int16), again.view(torch.int16)):
-            found.append(f"b={b}: a repeat differs")
+            texts.append(f"b={b}: a repeat differs")
         comparison = problem.compare("default", inputs, {"out": first}, problem.reference("default", inputs))
-        found += [f"b={b}: {text}" for text in comparison.failures]
-    return found
+        texts += [f"b={b}: {text}" for text in comparison.failures]
+    return texts
 
 
 def time_torch(function: Callable[..., torch.Tensor], sets: list[Set]) -> bench.Timing:
@@ -89,7 +100,7 @@ def row(version: str, dsl: str, b: int, timing: bench.Timing, size: float, copy_
 
 
 def ladder(
-    b: int, sizes: dict[str, int], found: list[Variant], compile_torch: bool, notes: list[str]
+    b: int, sizes: dict[str, int], listed: list[Variant], compile_torch: bool, notes: list[str]
 ) -> list[dict[str, Any]]:
     dims = {**sizes, "b": b}
     size = problems.get(OP).bytes("default", dims)
@@ -102,10 +113,10 @@ def ladder(
     for title, contender in contenders.items():
         try:
             rows.append(row(title, "torch", b, contender(), size, copy.us))
-        except Exception as error:  # a machine without a C compiler has no torch.compile; the ladder goes on
+        except Exception as error:  # without a C compiler torch.compile fails; the ladder continues
             notes.append(f"torch {title}, b={b}: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
     for rung in RUNGS:
-        for variant in (v for v in found if v.id.endswith(f"__{rung}")):
+        for variant in (v for v in listed if v.id.endswith(f"__{rung}")):
             timing = bench.graph_time([partial(launch, each, variant.id) for each in sets])
             rows.append(row(rung, variant.backend, b, timing, size, copy.us))
     return rows
@@ -115,7 +126,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     for r in rows:
         cells = (
-            r["version"], r["dsl"], r["b"], f"{r['us']:.2f}", f"{r['low']:.2f} to {r['high']:.2f}", f"{r['gbps']:.0f}",
+            r["version"], r["dsl"], r["b"], f"{r['us']:.2f}", f"{r['low']:.2f} to {r['high']:.2f}",
+            f"{r['gbps']:.0f}",
             f"{r['of_copy']:.2f}", f"{r['trajectories_per_s'] / 1e6:.2f}",
         )  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
@@ -128,23 +140,22 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, help="write the rows as JSON")
     parser.add_argument("--batches", type=numbers, default=[64, 512])
-    parser.add_argument("--rows", type=int, default=SIZES["n"], help="of a trajectory")
-    parser.add_argument("--targets", type=int, default=SIZES["m"], help="of a trajectory")
-    parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
+    parser.add_argument("--rows", type=int, default=SIZES["n"], help="rows of a trajectory")
+    parser.add_argument("--targets", type=int, default=SIZES["m"], help="targets of a trajectory")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="skip torch.compile")
     options = parser.parse_args()
     try:
         bench.require_gpu()
         gpu = executors.gpu_at_hand(torch.cuda.current_device())
-        found = variants.variants(OP, arch=gpu.arch.name)
+        listed = variants.variants(OP, arch=gpu.arch.name)
         sizes = {**SIZES, "n": options.rows, "m": options.targets}
-        wrong = {v.id: texts for v in found if (texts := failures(v, options.batches, sizes))}
+        wrong = {v.id: texts for v in listed if (texts := failures(v, options.batches, sizes))}
         for variant, texts in wrong.items():
             print(f"WRONG {variant}: {'; '.join(texts)}", file=sys.stderr)
-        print(
-            f"{len(found) - len(wrong)} of {len(found)} variants match the reference and repeat bit for bit\n"
-        )
+        right = len(listed) - len(wrong)
+        print(f"{right} of {len(listed)} variants match the reference and repeat bit for bit\n")
         notes: list[str] = []
-        rows = [r for b in options.batches for r in ladder(b, sizes, found, options.compile, notes)]
+        rows = [r for b in options.batches for r in ladder(b, sizes, listed, options.compile, notes)]
     except DslKernelError as error:
         print(error, file=sys.stderr)
         return 1

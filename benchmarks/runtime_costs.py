@@ -1,10 +1,11 @@
-"""What the runtime costs on the host: import, selection, loading a variant from the cache, a launch, an op call.
+"""What the runtime costs on the host: import, selection, loading a variant from the cache, a launch, an op
+call.
 
     python benchmarks/runtime_costs.py [--json] [--variant ID]
 
-The launch rows need a GPU. They launch an empty kernel with as many parameters as the attention op has, written in
-PTX here, so that neither a DSL nor a compiled variant is needed, and compare with the bare driver call on the same
-prepared arguments. Times are medians; `budget` is the project's own limit.
+The launch rows need a GPU. They launch an empty kernel with as many parameters as the attention op, whose PTX
+is in this file, so neither a DSL nor a compiled variant is needed, and compare with the bare driver call on
+the same prepared arguments. Times are medians; `budget` is the project's own limit.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ TENSORS = (
 )
 DIMS = ("t", "n", "topk", "splits")
 SCALARS = ("sm_scale", "lse_scale")
-# Host time of one launch at most.
+# Upper limit of the host time of one launch.
 LAUNCH_BUDGET_US = 8.0
 
 
@@ -64,7 +65,7 @@ def median_us(
 
 
 def process_ms(code: str, rounds: int = 7) -> list[float]:
-    """What a program prints (one number, milliseconds), over several fresh processes."""
+    """The number that a program prints (milliseconds), in several fresh processes."""
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"]
     return [
         float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -74,7 +75,8 @@ def process_ms(code: str, rounds: int = 7) -> list[float]:
 
 def import_rows() -> list[dict[str, Any]]:
     timed = "import time; b = time.perf_counter()\nimport dsl_kernels\nprint((time.perf_counter() - b) * 1e3)"
-    heavy = "import dsl_kernels\nprint(sum(m in sys.modules for m in ('torch', 'tilelang', 'cutlass', 'cuda.bindings', 'jinja2', 'pydantic')))"
+    packages = "'torch', 'tilelang', 'cutlass', 'cuda.bindings', 'jinja2', 'pydantic'"
+    heavy = f"import dsl_kernels\nprint(sum(m in sys.modules for m in ({packages})))"
     return [
         {
             "what": "import dsl_kernels",
@@ -92,7 +94,7 @@ def import_rows() -> list[dict[str, Any]]:
 
 
 def cache_rows(wanted: str | None) -> list[dict[str, Any]]:
-    """Load time of compiled variants: in a fresh process, imports included, and again in a warm one."""
+    """Load times of compiled variants: in a fresh process, including imports, and in a warm one."""
     compiled = [v for v in variants.variants() if wanted in (None, v.id) and cache.lookup(v) is not None]
     if not compiled:
         return [
@@ -198,7 +200,7 @@ def launch_rows() -> list[dict[str, Any]]:
 
 
 def _cold_calls(attention: Any) -> list[Any]:
-    """A call of each operation and architecture, all of whose candidates a selection ranks."""
+    """A call of each operation and architecture for which a selection ranks all candidates."""
     from dataclasses import replace
 
     decode = {"b": 4, "next_n": 1, "heads": 64, "pages": 4096, "max_pages": 512, "stride": 32768}
@@ -212,7 +214,7 @@ def _cold_calls(attention: Any) -> list[Any]:
 
 
 def selection_rows() -> list[dict[str, Any]]:
-    """Repeated selection, and rendering the committed set."""
+    """A repeated selection, selections without a cache, and rendering the committed set."""
     from codegen.render import render
     from codegen.sweep import sweep
     from dsl_kernels import registry
@@ -246,7 +248,7 @@ def selection_rows() -> list[dict[str, Any]]:
 
 
 def op_rows() -> list[dict[str, Any]]:
-    """Host time of an op call above the driver's launch of the same kernel."""
+    """Host time of an op call, beside the driver's launch of the same kernel."""
     import torch
 
     if not torch.cuda.is_available():
@@ -286,7 +288,7 @@ def op_rows() -> list[dict[str, Any]]:
 
 
 def step_rows() -> list[dict[str, Any]]:
-    """Host time of each launch of a decode step, on the operands that the step gives it."""
+    """Host time of each launch of a decode step, on the operands that the step passes."""
     import torch
 
     if not torch.cuda.is_available():
@@ -294,15 +296,15 @@ def step_rows() -> list[dict[str, Any]]:
     from dsl_kernels import ops
     from dsl_kernels.dsa import steps
 
-    given: list[tuple[Any, ...]] = []
+    launches: list[tuple[Any, ...]] = []
     real = launch.LoadedKernel.launch
 
-    def noted(kernel: launch.LoadedKernel, *arguments: Any) -> None:
-        given.append((kernel, *arguments))
+    def record(kernel: launch.LoadedKernel, *arguments: Any) -> None:
+        launches.append((kernel, *arguments))
         real(kernel, *arguments)
 
     inputs = steps.draw(steps.StepSize(batch=1, context=32768), device="cuda")[0]
-    launch.LoadedKernel.launch = noted
+    launch.LoadedKernel.launch = record
     try:
         ops.clear()
         inputs.run()
@@ -310,7 +312,7 @@ def step_rows() -> list[dict[str, Any]]:
         launch.LoadedKernel.launch = real
         ops.clear()
     rows = []
-    for kernel, *arguments in given:
+    for kernel, *arguments in launches:
         value = median_us(lambda k=kernel, a=arguments: k.launch(*a), 200, settle=torch.cuda.synchronize)
         bare = median_us(kernel._slots.slot.call, 200, settle=torch.cuda.synchronize)
         label = f"launch of {kernel.name} ({len(kernel.artifact.params)} parameters)"
@@ -322,7 +324,7 @@ def step_rows() -> list[dict[str, Any]]:
 
 
 def empty_kernel(arch: str, maps: int) -> launch.LoadedKernel:
-    """A kernel that returns at once, with the attention op's parameters; the first `maps` tensors go by tensor map."""
+    """A kernel that returns at once, with attention's parameters; the first `maps` tensors are maps."""
     mapped = TENSORS[:maps]
     params = [Param(f"{name}_desc", "tensormap", f"{name}_desc") for name in mapped]
     params += [Param(name, "pointer", name) for name in TENSORS[maps:]]

@@ -1,18 +1,21 @@
-"""The same hostile rows through every engine's top-k that is installed: wrong rows, order, and what a repeat changes.
+"""The same hostile rows through the top-k of every installed engine: wrong rows, order, and differences of a
+repeat.
 
-    python benchmarks/topk_exactness.py                                   # on a GPU; without one, ours and torch's on the CPU
+    python benchmarks/topk_exactness.py                  # without a GPU, ours and torch's on the CPU
     python benchmarks/topk_exactness.py --engine dsl_kernels --engine "torch.topk, masked" --out exact.json
 
-A row is wrong if the scores of its ids are not the k largest of its columns, if an id repeats or lies outside of the row, or
-if fewer ids come than the row has. Which of equal scores an engine takes is no error; the table says which it takes. NaN
-counts as larger than all numbers, as in torch.topk. What lies behind the end of a row is NaN or infinite. torch.topk gets rows
-whose ends are masked with -inf, as the torch backends of vLLM and SGLang do it, and so takes masked columns for scores of -inf.
+A row is wrong if the scores of its ids are not the k largest of its columns, if an id repeats or is outside
+the row, or if there are fewer ids than the row has. Which of equal scores an engine selects is not an error;
+the table says which. NaN counts as larger than all numbers, as in torch.topk. Columns after the end of a row
+are NaN or infinite. torch.topk gets rows whose ends are masked with -inf, as in the torch backends of vLLM
+and SGLang, and therefore may select masked columns as scores of -inf.
 
-Beside the engines stands the reference of this project, a stable sort of each row. TileLang's selector is an example of its
-checkout, no part of its wheel: it is found with that checkout's examples/deepseek_v32 in PYTHONPATH. DeepGEMM has no top-k.
+The reference of this project, a stable sort of each row, is listed beside the engines. TileLang's selector is
+an example in its repository and not in its wheel: put that checkout's examples/deepseek_v32 into PYTHONPATH.
+DeepGEMM has no top-k.
 
-Each engine runs in a process of its own, so that one which ends the process or breaks its CUDA context takes no other with
-it. Engines that are not installed are named with the reason. The tables are Markdown.
+Each engine runs in a process of its own, so one that crashes or breaks its CUDA context does not affect the
+others. Engines that are not installed are listed with the reason. The tables are Markdown.
 """
 
 from __future__ import annotations
@@ -34,18 +37,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from dsl_kernels.kernels.topk_selector.problem import draw
 
 Select = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
-"""(scores [rows, columns], lengths [rows], k) to ids [rows, k], -1 behind the last."""
+"""(scores [rows, columns], lengths [rows], k) to ids [rows, k], with -1 after the last id."""
 
 LINE = "topk_exactness "
-"""Begins the line of a child that says what it found."""
+"""Prefix of the line by which a child reports its results."""
 
 
 SIZES = {"rows": (16, 6), "columns": (131072, 5000), "k": (2048, 512), "repeat": (10, 2)}
-"""Sizes that are not given: on a GPU, and on the CPU, where the interpreter runs ours."""
+"""Default sizes on a GPU, and on the CPU, where the interpreter runs ours."""
 
 
 class AbsentError(Exception):
-    """An engine that is not here, with the reason."""
+    """An engine that is not installed, with the reason."""
 
 
 def ours(executor: str | None) -> tuple[str, Select]:
@@ -65,20 +68,20 @@ def reference(executor: str | None) -> tuple[str, Select]:
 
     def select(scores: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor:
         whole = {"logits": scores, "row_starts": torch.zeros_like(lengths), "row_ends": lengths}
-        found = problem.reference("default", {**whole, "k": k, "page_size": 0, "absolute": 0, "next_n": 1})
-        return found["indices"]
+        form = {**whole, "k": k, "page_size": 0, "absolute": 0, "next_n": 1}
+        return problem.reference("default", form)["indices"]
 
     return dsl_kernels.__version__, select
 
 
 def torch_topk(executor: str | None) -> tuple[str, Select]:
     def select(scores: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor:
-        behind = torch.arange(scores.shape[1], device=scores.device) >= lengths[:, None]
-        found = scores.masked_fill(behind, -torch.inf).topk(k, dim=1).indices.int()
-        # Infinities at the end of a row are no ids of it, wherever they come out.
-        kept = found < lengths[:, None]
+        outside = torch.arange(scores.shape[1], device=scores.device) >= lengths[:, None]
+        ids = scores.masked_fill(outside, -torch.inf).topk(k, dim=1).indices.int()
+        # Masked columns that were selected are not ids of the row: they become -1, at the end.
+        kept = ids < lengths[:, None]
         order = (~kept).int().argsort(dim=1, stable=True)
-        return torch.where(kept, found, -1).gather(1, order)
+        return torch.where(kept, ids, -1).gather(1, order)
 
     return torch.__version__, select
 
@@ -141,7 +144,7 @@ def tilelang_example(executor: str | None) -> tuple[str, Select]:
 
     def select(scores: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor:
         ids = selector(scores, torch.zeros_like(lengths), lengths, k)
-        # It knows no rows of fewer than k columns, and leaves zeros there.
+        # The example does not support rows of fewer than k columns, and leaves zeros there.
         return torch.where(torch.arange(k, device=ids.device) < lengths[:, None], ids, -1)
 
     return version, select
@@ -164,10 +167,10 @@ ENGINES: dict[str, Callable[[str | None], tuple[str, Select]]] = {
 
 
 def _import(package: str, module: str) -> str:
-    """The version of a package whose module imports.
+    """Import a module; returns the version of its package.
 
     Raises:
-        AbsentError: it does not.
+        AbsentError: it cannot be imported.
     """
     try:
         importlib.import_module(module)
@@ -177,7 +180,7 @@ def _import(package: str, module: str) -> str:
 
 
 def scores_of(kind: str, rows: int, columns: int, k: int, generator: torch.Generator) -> torch.Tensor:
-    """Scores of a kind: those of `kernels.topk_selector.problem.draw`, and two that scoring itself makes."""
+    """Scores of a kind: one of the problem's `draw`, or one of two that scoring itself produces."""
     normal = draw("normal", rows, columns, generator)
     if kind == "plateau":
         # ReLU leaves fewer than k scores above a plateau of exact zeros.
@@ -189,7 +192,8 @@ def scores_of(kind: str, rows: int, columns: int, k: int, generator: torch.Gener
 
 
 KINDS = (
-    "normal", "ties", "plateau", "zeros", "equal", "tight", "bucket", "huge", "outlier", "negative", "specials",
+    "normal", "ties", "plateau", "zeros", "equal", "tight", "bucket", "huge", "outlier", "negative",
+    "specials",
     "ascending", "descending",
 )  # fmt: skip
 
@@ -197,23 +201,23 @@ KINDS = (
 def cases(
     rows: int, columns: int, k: int, seed: int, device: str
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Each kind of scores with rows of many lengths; behind each row lie NaN and infinities."""
+    """Each kind of scores, with rows of many lengths; after each row are NaN and infinities."""
     for number, kind in enumerate(KINDS):
         generator = torch.Generator().manual_seed(seed + number)
         scores = scores_of(kind, rows, columns, k, generator)
         lengths = torch.full((rows,), columns, dtype=torch.int32)
         short = (columns - 1, k + 1, k, k - 1, 1, 0)
         lengths[1::2] = torch.tensor([short[i % len(short)] for i in range(rows // 2)], dtype=torch.int32)
-        behind = torch.arange(columns) >= lengths[:, None]
+        outside = torch.arange(columns) >= lengths[:, None]
         garbage = torch.where(torch.rand(rows, columns, generator=generator) < 0.5, torch.nan, torch.inf)
-        yield kind, torch.where(behind, garbage, scores).to(device), lengths.to(device)
+        yield kind, torch.where(outside, garbage, scores).to(device), lengths.to(device)
 
 
 def largest(scores: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor:
-    """Ascending positions of the k largest of each row, the lower first of equal ones, then -1."""
+    """Ascending positions of the k largest of each row, of equal ones the lower positions; then -1."""
     ids = torch.full((len(scores), k), -1, dtype=torch.int32)
     for row, n in enumerate(lengths.tolist()):
-        # Adding zero makes -0 a 0, which sorts as torch.topk does.
+        # Adding zero turns -0 into 0, so that the two are equal, as for torch.topk.
         order = torch.sort(scores[row, :n].cpu() + 0.0, descending=True, stable=True).indices
         ids[row, : min(k, n)] = order[:k].sort().values.int()
     return ids
@@ -222,13 +226,13 @@ def largest(scores: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor
 def judge(
     scores: torch.Tensor, lengths: torch.Tensor, ids: torch.Tensor, expected: torch.Tensor
 ) -> dict[str, Any]:
-    """What is wrong and what is right about the ids of a case.
+    """Judge the ids of a case.
 
     Returns:
-        rows and wrong (counts), ascending and descending (whether every right row is in that order, of positions and of
-        scores), lower (whether every right row has the lower of equal scores).
+        rows and wrong: counts; ascending and descending: whether every right row is in that order, of
+        positions and of scores; lower: whether every right row has the lower positions of equal scores.
     """
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "rows": len(ids),
         "wrong": 0,
         "ascending": True,
@@ -240,12 +244,12 @@ def judge(
         have = got[: len(want)].long()
         right = bool((got[len(want) :] == -1).all()) and bool(((have >= 0) & (have < len(row))).all())
         if not right or len(have.unique()) != len(want) or not _same_scores(row[have], row[want]):
-            found["wrong"] += 1
+            result["wrong"] += 1
             continue
-        found["ascending"] &= bool((have.diff() > 0).all())
-        found["descending"] &= _same(row[have], row[have].sort(descending=True).values)
-        found["lower"] &= torch.equal(have.sort().values, want)
-    return found
+        result["ascending"] &= bool((have.diff() > 0).all())
+        result["descending"] &= _same(row[have], row[have].sort(descending=True).values)
+        result["lower"] &= torch.equal(have.sort().values, want)
+    return result
 
 
 def _same_scores(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -257,7 +261,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One engine over all cases, in this process."""
+    """Run one engine over all cases, in this process."""
     try:
         version, select = ENGINES[name](options.executor)
     except AbsentError as error:
@@ -268,7 +272,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     ):
         expected = largest(scores, lengths, options.k)
         try:
-            # An engine that writes into its scores gets a copy.
+            # A copy, as some engines write into their scores.
             runs = [select(scores.clone(), lengths.clone(), options.k).cpu() for _ in range(options.repeat)]
         except Exception as error:
             result["cases"][kind] = {"error": (str(error).strip() or type(error).__name__).splitlines()[0]}
@@ -283,7 +287,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One engine over all cases, in a process of its own."""
+    """Run one engine over all cases, in a process of its own."""
     command = [sys.executable, __file__, "--child", name]
     for option in ("rows", "columns", "k", "repeat", "seed", "device"):
         command += [f"--{option}", str(getattr(options, option))]
@@ -292,21 +296,22 @@ def apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith(LINE)]
     if not lines:
-        said = (done.stderr.strip() or "nothing").splitlines()[-1]
-        return {"engine": name, "absent": f"its process ended with status {done.returncode}: {said}"}
-    found: dict[str, Any] = json.loads(lines[-1].removeprefix(LINE))
-    return found
+        last = (done.stderr.strip() or "nothing").splitlines()[-1]
+        return {"engine": name, "absent": f"its process ended with status {done.returncode}: {last}"}
+    result: dict[str, Any] = json.loads(lines[-1].removeprefix(LINE))
+    return result
 
 
 def tables(results: list[dict[str, Any]], repeat: int) -> str:
-    """Wrong rows by kind of scores, what each engine does, and which engines are not here."""
+    """Wrong rows by kind of scores, the behaviour of each engine, and the engines that are not installed."""
     here = [result for result in results if "cases" in result]
     lines = ["| scores | " + " | ".join(r["engine"] for r in here) + " |", "| --- |" + " --- |" * len(here)]
     for kind in KINDS:
         cells = [_cell(result["cases"][kind]) for result in here]
         lines.append(f"| {kind} | " + " | ".join(cells) + " |")
-    lines += ["", "| engine | version | wrong rows | order of ids | of equal scores | repeats that differ, of "
-              f"{(repeat - 1) * len(KINDS)}: ids, order |", "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    head = "| engine | version | wrong rows | order of ids | of equal scores | repeats that differ, of "
+    head += f"{(repeat - 1) * len(KINDS)}: ids, order |"
+    lines += ["", head, "| --- | --- | --- | --- | --- | --- |"]
     for result in here:
         ran = [case for case in result["cases"].values() if "error" not in case]
         total = {
@@ -335,13 +340,13 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
-        "--executor", help="of dsl_kernels on the CPU: emulator, or interpreter (the default there)"
+        "--executor", help="executor of dsl_kernels on the CPU: emulator, or interpreter (the default there)"
     )
     for name, (on_gpu, on_cpu) in SIZES.items():
-        parser.add_argument(f"--{name}", type=int, help=f"by default {on_gpu}, and {on_cpu} on the CPU")
+        parser.add_argument(f"--{name}", type=int, help=f"{on_gpu} by default, {on_cpu} on the CPU")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--engine", action="append", choices=list(ENGINES), help="by default all")
-    parser.add_argument("--out", type=Path, help="write what was found here, as JSON")
+    parser.add_argument("--engine", action="append", choices=list(ENGINES), help="all by default")
+    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     parser.add_argument("--child", choices=list(ENGINES), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     for name, sizes in SIZES.items():

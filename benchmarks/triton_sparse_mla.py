@@ -1,7 +1,8 @@
-"""The project's own baseline for sparse_mla: plain Triton split-K and a combine kernel.
+"""The project's own baseline for sparse_mla: plain Triton split-K, and a kernel that combines the splits.
 
-Nothing here is specific to Hopper, and no setting is hidden: `SETTINGS` are the tiles tried and `best_setting` times
-them all on the caller's inputs. bf16 caches and heads in multiples of 8; -1 ids are masked, not skipped.
+Nothing here is specific to Hopper, and no setting is hidden: `SETTINGS` are the tiles tried, and
+`best_setting` times all of them on the caller's inputs. Takes bf16 caches and heads in multiples of 8; ids of
+-1 are masked, not skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ROPE = 64
 
 @dataclass(frozen=True)
 class Setting:
-    """Tokens a step, warps and software-pipeline stages of the attention kernel."""
+    """Tokens per step, warps, and software-pipeline stages of the attention kernel."""
 
     tokens: int
     warps: int
@@ -35,7 +36,7 @@ SETTINGS = (
     Setting(32, 8, 4),
     Setting(64, 8, 2),
 )
-"""Tiles from as small as makes sense to as large as fits."""
+"""Tiles from the smallest that makes sense to the largest that fits."""
 
 
 @triton.jit(do_not_specialize=["splits"])
@@ -94,7 +95,7 @@ def _combine(o_partial, lse_partial, out, lse, HEADS: tl.constexpr, SPLITS: tl.c
 
 
 def split_counts(t: int, blocks: int, topk: int, tokens: int, processors: int) -> list[int]:
-    """Splits worth trying: those that fill the processors once or twice, in whole tiles."""
+    """Splits worth trying: those that give each SM one or two CTAs, in whole tiles."""
     wanted = [max(1, turns * processors // (t * blocks)) for turns in (1, 2)]
     powers = {min(1 << (w.bit_length() - 1), topk // tokens) for w in wanted} | {
         min(1 << w.bit_length(), topk // tokens) for w in wanted[:1]
@@ -110,17 +111,19 @@ def workspace(t: int, heads: int, device: Any, splits: int = 128) -> tuple[torch
 
 
 def sparse_mla(
-    q_nope: torch.Tensor, q_pe: torch.Tensor, ckv: torch.Tensor, kpe: torch.Tensor, indices: torch.Tensor, sm_scale: float,
-    out: torch.Tensor, lse: torch.Tensor, scratch: tuple[torch.Tensor, torch.Tensor], setting: Setting, splits: int,
+    q_nope: torch.Tensor, q_pe: torch.Tensor, ckv: torch.Tensor, kpe: torch.Tensor, indices: torch.Tensor,
+    sm_scale: float, out: torch.Tensor, lse: torch.Tensor, scratch: tuple[torch.Tensor, torch.Tensor],
+    setting: Setting, splits: int,
 ) -> None:  # fmt: skip
-    """out [t, heads, 512] bf16 and lse [t, heads] (base 2) of attention over the rows that `indices` names."""
+    """Write out [t, heads, 512] bf16 and lse [t, heads] (base 2) of attention over the rows in `indices`."""
     t, heads, _ = q_nope.shape
     topk = indices.shape[1]
     block_h = 16
     blocks = triton.cdiv(heads, block_h)
     _attend[(t, blocks, splits)](
-        q_nope, q_pe, ckv, kpe, indices, *scratch, sm_scale * 1.4426950408889634, topk, ckv.stride(0), kpe.stride(0), splits,
-        HEADS=heads, BLOCK_H=block_h, TOKENS=setting.tokens, num_warps=setting.warps, num_stages=setting.stages,
+        q_nope, q_pe, ckv, kpe, indices, *scratch, sm_scale * 1.4426950408889634, topk, ckv.stride(0),
+        kpe.stride(0), splits, HEADS=heads, BLOCK_H=block_h, TOKENS=setting.tokens, num_warps=setting.warps,
+        num_stages=setting.stages,
     )  # fmt: skip
     parts = 4 if t * heads < 512 else 1
     _combine[(t, heads, parts)](
@@ -135,11 +138,11 @@ def best_setting(
     heads: int,
     topk: int,
 ) -> tuple[float, Setting, int]:
-    """The fastest (seconds as `time` reports them, tile, splits) of all settings that compile and fit.
+    """The fastest (time as `time` reports it, tile, splits) of all settings that compile and fit.
 
     Args:
-        run: Launches the baseline at a setting.
-        time: Times a function without arguments.
+        run: launches the baseline with a setting and a number of splits.
+        time: times a function without arguments.
     """
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     results = []

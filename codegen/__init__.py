@@ -1,1 +1,1 @@
-"""The generator: sweep the declared programs, check them, render templates, keep generated/ in step."""
+"""The generator: sweep declared programs, check them, render templates, keep generated/ in step."""

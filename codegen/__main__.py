@@ -30,7 +30,7 @@ from .emit import GENERATED, emit
 from .sweep import ROOT, Filter, Sweep, backends, instance_of, sweep
 
 DOCUMENTS = ROOT / "scripts" / "update_docs.py"
-"""A checkout has it: tables, excerpts and pictures of the documents, which follow the committed set."""
+"""Brings generated parts of the documents in step with the committed set; only a checkout has it."""
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -46,7 +46,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 def _progress(console: Console) -> Progress:
     return Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TimeElapsedColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
 
@@ -75,27 +76,28 @@ def generate(
 ) -> None:
     """Sweep, check, render into generated/, compile every variant, and print one table.
 
-    In a checkout the generated parts of its documents, and the clock's walks of what changed, follow the committed set.
+    In a checkout this also renews the generated parts of the documents and the clock's walks of changed
+    variants.
     """
     console = Console(stderr=True)
     only = Filter(op, backend, arch, name)
-    found = sweep(level, only)
+    swept = sweep(level, only)
     root = output_folder(level, out)
     with _progress(console) as progress:
-        task = progress.add_task("render", total=len(found.kept))
+        task = progress.add_task("render", total=len(swept.kept))
         emission = emit(
-            found.kept,
+            swept.kept,
             root,
             only=only,
             progress=lambda c: progress.update(task, advance=1, description=f"render {c.id}"),
         )
     compiled: dict[str, Any] = {}
     if compile:
-        compiled = _compile(found, root, console)
+        compiled = _compile(swept, root, console)
     documents = _documents(console) if root == GENERATED else []
     if root == GENERATED:
         _walks(console)
-    rows = _rows(found, compiled)
+    rows = _rows(swept, compiled)
     if as_json:
         typer.echo(
             json.dumps(
@@ -111,8 +113,8 @@ def generate(
         )
     else:
         _show(rows, with_compile=compile)
-        changed = f"{len(emission.written)} written, {len(emission.removed)} removed, {len(emission.unchanged)} unchanged"
-        Console().print(f"{root.name}: {changed}")
+        counts = {name: len(getattr(emission, name)) for name in ("written", "removed", "unchanged")}
+        Console().print(f"{root.name}: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
         if documents:
             Console().print(f"documents: {', '.join(documents)} brought up to date", soft_wrap=True)
         if emission.foreign:
@@ -129,7 +131,7 @@ def generate(
 
 
 def _documents(console: Console) -> list[str]:
-    """Bring a checkout's documents in step with its committed set; the paths of those that changed."""
+    """Bring a checkout's documents in step with its committed set; returns the paths that changed."""
     if not DOCUMENTS.exists():
         return []
     done = _follow(console, [str(DOCUMENTS)], "documents are", "make docs")
@@ -137,14 +139,14 @@ def _documents(console: Console) -> list[str]:
 
 
 def _walks(console: Console) -> None:
-    """Let the clock walk the variants that changed."""
+    """Record the clock's walks of variants that changed."""
     _follow(console, ["-m", "codegen", "walks"], "the clock's walks are", "python -m codegen walks")
 
 
 def _follow(console: Console, command: list[str], what: str, again: str) -> str:
-    """Run what follows the committed set, and return what it prints.
+    """Run a command that follows the committed set, and return what it prints.
 
-    A process of its own does it: this one has read the set as it was.
+    It needs a process of its own, as this one has already read the set as it was before.
     """
     kept = {name: value for name, value in os.environ.items() if name != env.GENERATED_DIR.name}
     done = subprocess.run([sys.executable, *command], env=kept, capture_output=True, text=True)
@@ -154,7 +156,7 @@ def _follow(console: Console, command: list[str], what: str, again: str) -> str:
     return done.stdout
 
 
-def _compile(found: Sweep, root: Path, console: Console) -> dict[str, Any]:
+def _compile(swept: Sweep, root: Path, console: Console) -> dict[str, Any]:
     from dsl_kernels.runtime.pool import compile_all
     from dsl_kernels.variants import Variant
 
@@ -169,7 +171,7 @@ def _compile(found: Sweep, root: Path, console: Console) -> dict[str, Any]:
             knobs=c.knobs,
             path=root / relative_path(c),
         )
-        for c in found.kept
+        for c in swept.kept
     ]
     outcomes = {}
     with _progress(console) as progress:
@@ -180,8 +182,8 @@ def _compile(found: Sweep, root: Path, console: Console) -> dict[str, Any]:
     return outcomes
 
 
-def _rows(found: Sweep, compiled: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row an (op, backend, arch)."""
+def _rows(swept: Sweep, compiled: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row per (op, backend, arch)."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
 
     def row(instance: Any) -> dict[str, Any]:
@@ -200,7 +202,7 @@ def _rows(found: Sweep, compiled: dict[str, Any]) -> list[dict[str, Any]]:
             },
         )
 
-    for instance in found.kept:
+    for instance in swept.kept:
         entry = row(instance)
         entry["kept"] += 1
         outcome = compiled.get(instance.id)
@@ -208,7 +210,7 @@ def _rows(found: Sweep, compiled: dict[str, Any]) -> list[dict[str, Any]]:
             entry["compile_seconds"] += outcome.seconds
             entry["cache_hits"] += outcome.cached
             entry["failed"] += outcome.error is not None
-    for instance, violations in found.refused:
+    for instance, violations in swept.refused:
         row(instance)["refused"][violations[0].code] += 1
     return [{**value, "refused": dict(value["refused"])} for _, value in sorted(rows.items())]
 
@@ -247,7 +249,7 @@ def check(as_json: Json = False) -> None:
 
 @app.command()
 def walks(arch: Arch = None, as_json: Json = False) -> None:
-    """Let the clock walk the variants that it ranks, but for those whose modules are as they were walked."""
+    """Record the clock's walks of the variants that it ranks, skipping modules that did not change."""
     from dsl_kernels.clock import cached
 
     from .walks import record
@@ -272,14 +274,14 @@ def list_instances(
     level: Level = 0,
     as_json: Json = False,
 ) -> None:
-    """The instances of a sweep level, kept and refused, without writing anything."""
-    found = sweep(level, Filter(op, backend, arch, name))
-    refused = [{"id": c.id, "violations": [vars(v) for v in violations]} for c, violations in found.refused]
+    """List the instances of a sweep level, kept and refused, without writing anything."""
+    swept = sweep(level, Filter(op, backend, arch, name))
+    refused = [{"id": c.id, "violations": [vars(v) for v in violations]} for c, violations in swept.refused]
     if as_json:
-        typer.echo(json.dumps({"kept": [c.id for c in found.kept], "refused": refused}, indent=1))
+        typer.echo(json.dumps({"kept": [c.id for c in swept.kept], "refused": refused}, indent=1))
         return
-    cells = [[instance.id, "kept", "", "", ""] for instance in found.kept]
-    for instance, violations in found.refused:
+    cells = [[instance.id, "kept", "", "", ""] for instance in swept.kept]
+    for instance, violations in swept.refused:
         cells += [[instance.id, v.code, v.figure, v.limit, v.fix] for v in violations]
     columns = ("variant", "verdict", "figure", "limit", "fix")
     _output.show(_output.table("", columns, cells, fold=("figure", "limit", "fix")))
@@ -288,23 +290,34 @@ def list_instances(
 @app.command()
 def probe(
     name: Annotated[str, typer.Argument(metavar="VARIANT", help="Variant id.")],
-    trace: Annotated[bool, typer.Option("--trace", help="The last regions one by one, not sums.")] = False,
-    coarse: Annotated[bool, typer.Option("--coarse", help="Sums of waits, and of all else as one.")] = False,
-    off: Annotated[bool, typer.Option("--off", help="Without probes: for what --knob changes.")] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Keep the last regions one by one, not sums.")
+    ] = False,
+    coarse: Annotated[
+        bool, typer.Option("--coarse", help="Sum the waits, and everything else as one region.")
+    ] = False,
+    off: Annotated[
+        bool, typer.Option("--off", help="Render without probes, for the changes of --knob.")
+    ] = False,
     knob: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Another value of a knob, one for measurement only too."),
+        typer.Option(metavar="NAME=VALUE", help="Change a knob, to a value for measurement only too."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Add it to a generated set here, instead of one of its own in the cache."),
+        typer.Option(
+            help="Add it to the generated set in this folder, instead of a set of its own in the cache."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Render a variant with probes in it, as `python -m dsl_kernels profile regions` runs it."""
+    """Render a variant with probes, for `python -m dsl_kernels profile regions`."""
     from dsl_kernels.runtime.cache import cache_root
 
-    changed = {key: int(value) if value.isdecimal() else value for key, _, value in (one.partition("=") for one in knob or ())}  # fmt: skip
+    changed = {
+        key: int(value) if value.isdecimal() else value
+        for key, _, value in (one.partition("=") for one in knob or ())
+    }
     instance = instance_of(
         _output.variant(name), 0 if off else TRACE if trace else COARSE if coarse else SUMS, **changed
     )
@@ -318,7 +331,7 @@ def probe(
 
 @app.command()
 def new(op: Annotated[str, typer.Argument(help="Name of the operation, in snake_case.")]) -> None:
-    """Scaffold an operation: problem, program, leaves and test; its tests fail until it is written."""
+    """Scaffold an operation: problem, program, leaves and tests, which fail until it is written."""
     from .scaffold import scaffold
 
     for path in scaffold(op):
@@ -332,12 +345,12 @@ def try_sketches(
     ],
     on: Annotated[
         str,
-        typer.Option(help="Where it runs: interpreter, emulator or cuda; or print, which shows the module."),
+        typer.Option(help="Where to run: interpreter, emulator or cuda; print shows the module instead."),
     ] = "interpreter",
-    backend: Annotated[str, typer.Option(help="The DSL that prints and compiles it.")] = "cutedsl",
-    schedules: Annotated[int, typer.Option(min=1, help="Interleavings that the emulator tries.")] = 6,
+    backend: Annotated[str, typer.Option(help="The DSL that prints and compiles the kernels.")] = "cutedsl",
+    schedules: Annotated[int, typer.Option(min=1, help="How many interleavings the emulator tries.")] = 6,
 ) -> None:
-    """Run the kernels of a file, which belong to no operation, and compare them with torch."""
+    """Run the sketches of a file, kernels that belong to no operation, and compare them with torch."""
     from dsl_kernels import emulator, executors
     from dsl_kernels.arguments import require_known
 
@@ -354,15 +367,15 @@ def try_sketches(
         if on == "emulator":
             tried = [executors.Emulator(one, strict=True) for one in emulator.interleavings(schedules)]
         device = "cuda" if on == "cuda" else "cpu"
-        found = [sketch.run(executor, backend, device=device) for executor in tried]
-        figures = {name: max(result.figures[name] for result in found) for name in found[0].figures}
-        said = ", ".join(
-            f"{name} {figure:.2g} of {found[0].limits[name]:.0e}" for name, figure in figures.items()
+        results = [sketch.run(executor, backend, device=device) for executor in tried]
+        worst = {name: max(result.figures[name] for result in results) for name in results[0].figures}
+        summary = ", ".join(
+            f"{name} {figure:.2g} of {results[0].limits[name]:.0e}" for name, figure in worst.items()
         )
-        failed = sum(not result.ok for result in found)
+        failed = sum(not result.ok for result in results)
         wrong += failed
-        verdict = f"[red]{failed} of {len(found)} runs are wrong[/]" if failed else "right"
-        Console().print(f"{sketch.name}, {sketch.arch}, {on}: {verdict}, {said}", soft_wrap=True)
+        verdict = f"[red]{failed} of {len(results)} runs are wrong[/]" if failed else "right"
+        Console().print(f"{sketch.name}, {sketch.arch}, {on}: {verdict}, {summary}", soft_wrap=True)
     if wrong:
         raise typer.Exit(1)
 

@@ -1,7 +1,7 @@
-"""Is a variant legal on its architecture? Pure functions from a schedule to violations; no DSL runs here.
+"""Decides whether a variant is legal on its architecture: pure functions from a schedule to violations.
 
-Each rule yields a code, the figure, the limit and the fix, so that a refusal reads the same in the sweep's table, in
-an error and in a test.
+No DSL runs here. A rule yields a code, the figure, the limit and the fix, so a refusal reads the same in the
+sweep's table, in an error and in a test.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dsl_kernels.tile.transfers import transfer_of
 TMEM_LANES = 128
 WARPGROUP_WARPS = 4
 REGISTER_GRANULE = 8
-# Warps go round the schedulers of an SM; each owns a quarter of the registers.
+# Warps are dealt out round-robin to the schedulers of an SM; each scheduler owns a quarter of the registers.
 SCHEDULERS = 4
-# What ptxas and the DSL take beside the declared buffers: the 1 KiB the system reserves a CTA is not in smem_per_cta,
-# alignment of swizzled buffers to 1024 bytes can cost up to that much once.
+# Aligning swizzled buffers to 1024 bytes costs up to this much once. The 1 KiB that the system reserves per
+# CTA is already left out of smem_per_cta.
 ALIGNMENT_SLACK = 1024
 
 
@@ -65,7 +65,8 @@ def _shared_memory(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
             "SMEM_OVERFLOW",
             f"{used} bytes of shared memory",
             f"at most {limit} ({s.ctas_per_sm} CTAs an SM)",
-            f"fewer stages or a smaller tile; {largest.name} takes {largest.bytes} ({largest.stages} x {largest.stage_bytes})",
+            f"fewer stages or a smaller tile; {largest.name} takes {largest.bytes} "
+            f"({largest.stages} x {largest.stage_bytes})",
         )
 
 
@@ -112,8 +113,9 @@ def _registers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
                 "round the role's budget",
             )
     if any(budget is not None for budget in budgets):
-        # setmaxnreg deals out what the CTA took at launch: as many registers a thread as fit, in steps of eight, on the
-        # scheduler that holds the most warps. A role that asks for more than the others gave back waits for ever.
+        # At launch a thread gets as many registers as fit, in steps of eight, on the scheduler with the most
+        # warps. setmaxnreg only moves that pool around: a role that asks for more than the others gave back
+        # never resumes.
         warps = -(-s.threads // (32 * SCHEDULERS)) * s.ctas_per_sm
         per_thread = arch.registers_per_sm // (32 * SCHEDULERS * warps) // REGISTER_GRANULE * REGISTER_GRANULE
         pool = s.threads * min(per_thread, arch.registers_per_thread + 1)
@@ -278,9 +280,11 @@ RULES: tuple[Rule, ...] = (
 
 
 def check(program: TileProgram, knobs: Mapping[str, Any], arch: ArchSpec) -> list[Violation]:
-    """All rules that `program` at `knobs` breaks on `arch`; empty when it is legal."""
+    """All rules that `program` at `knobs` breaks on `arch`; empty when the schedule is legal."""
     schedule = program.schedule(knobs, arch)
-    found = [violation for rule in RULES for violation in rule(schedule, arch)]
+    violations = [violation for rule in RULES for violation in rule(schedule, arch)]
     if program.constraints is not None:
-        found += [Violation(*row) for row in program.constraints(SimpleNamespace(**knobs), schedule, arch)]
-    return found
+        violations += [
+            Violation(*row) for row in program.constraints(SimpleNamespace(**knobs), schedule, arch)
+        ]
+    return violations

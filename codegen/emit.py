@@ -1,7 +1,7 @@
-"""Write, compare and clean the generated set: one module a variant and a manifest that lists them all.
+"""Write, compare and clean the generated set: one module per variant, and a manifest that lists them all.
 
-The manifest says what in a folder is ours. A folder that holds anything without a manifest is refused, and only what a
-manifest lists is ever deleted.
+The manifest decides which files of a folder are ours. A folder with files but no manifest is refused, and
+only files that a manifest lists are ever deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MANIFEST = "manifest.json"
 SCHEMA = 1
 # Starting a pool of processes takes as long as rendering this many modules.
 WORTH_A_POOL = 32
-# What the head of each generated module says, whatever the manifest of a run that was killed says.
+# Marks a generated module as ours even if its run was killed before it wrote the manifest.
 _MARK = "Generated from dsl_kernels/kernels/"
 
 
@@ -39,7 +39,7 @@ _MARK = "Generated from dsl_kernels/kernels/"
 class Emission:
     """What a run did to the output folder; paths are relative to it.
 
-    `foreign` are modules there that no manifest lists: they are left alone, and yet the folder is out of step.
+    `foreign` modules are listed by no manifest: they stay, and the folder counts as out of step.
     """
 
     written: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ def relative_path(instance: Instance) -> str:
 
 
 def entry(instance: Instance, text: str) -> dict[str, Any]:
-    """The manifest's record of one variant."""
+    """The manifest's record of a variant."""
     schedule = instance.program.schedule(instance.knobs, instance.arch)
     return {
         "id": instance.id,
@@ -83,12 +83,12 @@ def _rendered(instance: Instance) -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def _renderer(instances: list[Instance]) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A `map` over instances: on all cores where they are many, and where another process knows their programs."""
+    """A `map` over instances; a pool of processes if they are many and another process can load them."""
     known = (programs.get(instance.program.op) is instance.program for instance in instances)
     if len(instances) < WORTH_A_POOL or not all(known):
         yield map
         return
-    # A fork would copy the locks of the thread that draws the progress.
+    # Not fork: a child would inherit the locks of the thread that draws the progress bar.
     with ProcessPoolExecutor(env.JOBS.get() or usable_cores(), multiprocessing.get_context("spawn")) as pool:
         yield partial(pool.map, chunksize=8)
 
@@ -117,18 +117,18 @@ def emit(
 ) -> Emission:
     """Render every instance below `root`, touching only files whose content changes.
 
-    Each file is replaced whole, and the manifest last: a run that is killed leaves the old manifest, and the next run
-    completes it.
+    Each file is replaced atomically, the manifest last: a run that is killed leaves the old manifest, and the
+    next run completes it.
 
     Args:
-        only: the filter that `instances` passed; files and manifest records outside it are kept as they are, those
-            inside it that no instance makes any more are removed.
+        only: the filter that `instances` passed. Files and manifest records outside it are kept; those inside
+            it that no instance produces any more are removed.
         dry_run: compare only.
         progress: called after each variant is rendered.
 
     Raises:
-        InvalidArgumentError: `root` is no folder, holds files and no manifest of this project, or holds a file of
-            somebody else where a module belongs. Nothing was written or deleted.
+        InvalidArgumentError: `root` is not a folder, holds files but no manifest of this project, or holds a
+            foreign file where a module belongs. Nothing was written or deleted.
         CacheError: `root` cannot be written.
     """
     listed = _listed(root)
@@ -140,9 +140,9 @@ def emit(
     ours = {record["file"] for record in listed}
     result = Emission()
     for relative, text in sorted(texts.items()):
-        held = _text(root / relative)
-        (result.unchanged if held == text else result.written).append(relative)
-        if held is not None and relative not in ours and relative != MANIFEST and _MARK not in held:
+        present = _text(root / relative)
+        (result.unchanged if present == text else result.written).append(relative)
+        if present is not None and relative not in ours and relative != MANIFEST and _MARK not in present:
             raise InvalidArgumentError(
                 str(root / relative),
                 expected="a generated module, or nothing",
@@ -161,7 +161,7 @@ def emit(
 def _apply(root: Path, texts: dict[str, str], result: Emission) -> None:
     try:
         if not (root / MANIFEST).exists():
-            # From here on the folder is ours, whenever this run is killed.
+            # Claim the folder first, so that a run killed later can be completed.
             storage.make_folder(root)
             _write(root / MANIFEST, _manifest([]))
         for relative in (name for name in result.written if name != MANIFEST):
@@ -185,7 +185,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _text(path: Path) -> str | None:
-    """What a file holds; None where there is none, nothing where it cannot be read."""
+    """The content of a file; None if there is no file, "" if it cannot be read."""
     try:
         return path.read_bytes().decode(errors="replace")
     except (FileNotFoundError, NotADirectoryError):
@@ -195,10 +195,10 @@ def _text(path: Path) -> str | None:
 
 
 def _listed(root: Path) -> list[dict[str, Any]]:
-    """Records of the manifest in `root`; none where there is nothing yet.
+    """Records of the manifest in `root`; none if `root` is missing or empty.
 
     Raises:
-        InvalidArgumentError: `root` is no folder, or holds something and no manifest of this project.
+        InvalidArgumentError: `root` is not a folder, or holds files but no manifest of this project.
     """
     if not root.exists() or (root.is_dir() and not any(root.iterdir())):
         return []
@@ -217,7 +217,8 @@ def _listed(root: Path) -> list[dict[str, Any]]:
         str(root),
         expected=f"a folder that is new, empty, or holds a {MANIFEST} of generated variants",
         got=got,
-        fix="choose another folder with --out; if it is a generated set, restore its manifest or delete the folder",
+        fix="choose another folder with --out; if it is a generated set, restore its manifest or delete "
+        "the folder",
     )
 
 
@@ -225,7 +226,7 @@ _FILTERED = {"id", "op", "backend", "arch"}
 
 
 def _confined(root: Path, file: str) -> bool:
-    """Whether a manifest's entry is a module below its folder, symbolic links followed."""
+    """Whether a manifest's entry is a module below its folder, after following symbolic links."""
     path = root / file
     return (
         path.suffix == ".py"

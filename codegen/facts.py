@@ -1,4 +1,4 @@
-"""What templates and macros see of a role and of a tensor-core operation."""
+"""The facts about a role and about a tensor-core operation that templates and macros see."""
 
 from __future__ import annotations
 
@@ -10,29 +10,32 @@ from types import SimpleNamespace
 from dsl_kernels.tile.lang import Mma, Role, Schedule, Space
 from dsl_kernels.tile.text import Call, Statement, View
 
-# ptxas wants the accumulators of an instruction, its A and its addresses within what a thread has at launch, whatever
-# setmaxnreg gives it later.
+# ptxas must fit the accumulators of one wgmma, its A operand and its addresses into the registers that a
+# thread has at launch, whatever setmaxnreg grants later.
 LAUNCH_REGISTERS, BESIDE_ACCUMULATORS = 65536, 32
 
 
 def _issued_n(schedule: Schedule, n: int) -> int:
-    """Columns of one wgmma, of those of a product."""
+    """N of one wgmma instruction for a product of `n` columns:
+    halved until the accumulators fit at launch."""
     while n // 2 + BESIDE_ACCUMULATORS > LAUNCH_REGISTERS // schedule.threads and n % 16 == 0:
         n //= 2
     return n
 
 
 def sums_of(schedule: Schedule, mma: Mma) -> str:
-    """The dtype of a product's sums."""
+    """The dtype in which a product accumulates."""
     return next((b.dtype for b in schedule.buffers if b.name == mma.acc), "float32")
 
 
 def held_by_threads(
     schedule: Schedule, statements: Iterable[Statement], spelled: Callable[[str], object]
 ) -> bool:
-    """Whether a leaf that a DSL prints from its text takes a tile of registers that a product leaves or takes.
+    """Whether a leaf printed from its text takes a register tile that is an operand or accumulator of a
+    product.
 
-    Such a leaf names each thread's registers, so a DSL that deals tiles out itself has to leave them to the threads.
+    Such a leaf names each thread's registers, so a DSL that distributes tiles itself must leave that tile to
+    the threads.
     """
     tiles = {name for mma in schedule.mmas for name in (mma.acc, mma.a)}
     tiles &= {buffer.name for buffer in schedule.buffers if buffer.space is Space.REGISTER}
@@ -44,7 +47,7 @@ def held_by_threads(
 
 
 def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
-    """What templates and macros see of a tensor-core operation: it, and what one warpgroup takes of it."""
+    """Facts of a tensor-core operation as a whole, and of the part that one warpgroup computes."""
     role = schedule.role(mma.role)
     groups = role.warps // 4 if mma.unit == "wgmma" else 1
     m, n = mma.m // groups, mma.n
@@ -53,33 +56,53 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
     which = f"(warp - {first}) // 4" if first else "warp // 4"
     if role.replicas > 1:
         which += f" % {groups}"
+    space = [mma.a_space.value] if mma.a_space is not Space.SHARED else []
+    parts = ["pair"] * (mma.cta_group == 2) + space + ["ws"] * mma.ws + ["scaled"] * (mma.scales is not None)
     return SimpleNamespace(
-        **{**vars(mma), "m": m, "n": n}, issued_n=_issued_n(schedule, n) if mma.unit == "wgmma" else n, whole=mma, groups=groups, which=which if groups > 1 else None,
-        rows_a=own_m if mma.a_major == "k" else mma.k, rows_b=own_n if mma.b_major == "k" else mma.k,
-        columns_a=mma.k if mma.a_major == "k" else own_m, columns_b=mma.k if mma.b_major == "k" else own_n,
-        a_shared=mma.a_space is Space.SHARED, sums=sums_of(schedule, mma),
-        home="_".join((mma.unit, *["pair"] * (mma.cta_group == 2), *[mma.a_space.value] * (mma.a_space is not Space.SHARED), *["ws"] * mma.ws, *["scaled"] * (mma.scales is not None))),
-    )  # fmt: skip
+        **{**vars(mma), "m": m, "n": n},
+        issued_n=_issued_n(schedule, n) if mma.unit == "wgmma" else n,
+        whole=mma,
+        groups=groups,
+        which=which if groups > 1 else None,
+        rows_a=own_m if mma.a_major == "k" else mma.k,
+        rows_b=own_n if mma.b_major == "k" else mma.k,
+        columns_a=mma.k if mma.a_major == "k" else own_m,
+        columns_b=mma.k if mma.b_major == "k" else own_n,
+        a_shared=mma.a_space is Space.SHARED,
+        sums=sums_of(schedule, mma),
+        home="_".join((mma.unit, *parts)),
+    )
 
 
 def role_facts(schedule: Schedule, role: Role) -> SimpleNamespace:
-    """What templates and macros see of a role: its threads and warps, and those that work."""
-    # Where a role's threads lie is written in figures: a sum over all roles before it would say less.
+    """Facts of a role: its threads and warps, and how many of the warps are active."""
+    # Thread numbers are printed as figures: a sum over all earlier roles would say less.
     first, threads = int(schedule.first_thread(role.name)), int(role.threads)
     active = role.active or role.warps
     budget = role.registers or 0
     return SimpleNamespace(
-        name=role.name, doc=role.doc, warps=int(role.warps), threads=threads // role.replicas, replicas=role.replicas, first=first,
-        end=first + threads, first_warp=first // 32, end_warp=(first + threads) // 32, registers=role.registers,
-        raises=budget * schedule.threads * schedule.ctas_per_sm > 65536, active=active, idle=active < role.warps,
-    )  # fmt: skip
+        name=role.name,
+        doc=role.doc,
+        warps=int(role.warps),
+        threads=threads // role.replicas,
+        replicas=role.replicas,
+        first=first,
+        end=first + threads,
+        first_warp=first // 32,
+        end_warp=(first + threads) // 32,
+        registers=role.registers,
+        raises=budget * schedule.threads * schedule.ctas_per_sm > 65536,
+        active=active,
+        idle=active < role.warps,
+    )
 
 
+# Comments and strings of Python; names, but neither attributes nor keywords of a call.
 _SILENT = re.compile(r"#.*|\"{3}.*?\"{3}|\"[^\"\n]*\"")
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!=(?!=))")
 
 
-# One function stands in many modules.
+# Cached because many modules contain the same function.
 @lru_cache(maxsize=4096)
 def names_in_python(source: str) -> frozenset[str]:
     """The names that generated Python text reads or assigns."""

@@ -1,7 +1,7 @@
-"""Prints the text of a kernel in one DSL: the statements in their order, each as that DSL's `_spelling.j2` spells it.
+"""Prints the text of a kernel in one DSL: its statements in order, each spelled by the DSL's `_spelling.j2`.
 
-Nothing here knows an operation, and nothing knows a DSL: what differs between two DSLs is in their macros. Barriers,
-counts, parities, fences and the election of the thread that arrives come from the barrier plan.
+Nothing here knows an operation or a DSL: DSLs differ in their macros only. Barriers, counts, parities, fences
+and the election of the arriving thread come from the barrier plan.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ CLONE = "__CLONE"
 
 
 class Printer(Values):
-    """Lines of one kernel's text.
+    """Prints one kernel's statements as lines.
 
-    A statement is printed by the method that is called `print_` and its title, or else by the macro of that title, which
-    is told its fields.
+    A statement is printed by the method `print_<title>`, or else by the macro of that title, which gets the
+    statement's fields.
 
     Args:
         spelling: the macros of the DSL's `_spelling.j2`.
-        leaf_module: name of a leaf -> the alias of the module that spells it.
-        home: the same, or None where no module does: of a leaf that has a text then this is printed.
+        leaf_module: name of a leaf -> the alias of the module that spells it; an error if none does.
+        home: the same, but None if no module spells the leaf: then the leaf's own text is printed.
+        own_registers: whether leaves name the registers of each thread, so that the DSL must not distribute
+            tiles itself.
     """
 
     def __init__(
@@ -54,11 +56,11 @@ class Printer(Values):
         self._in_flight: list[t.View] = []
         self._turns = turn_plans(schedule) if schedule else {}
         self._explained: set[str] = set()
-        # Leaves that were printed from their text: what is theirs -> the function's name; and all of these functions.
+        # Functions printed from texts of leaves: (leaf, parameters, body) -> the function's name.
         self._functions: dict[tuple[str, ...], str] = {}
-        # Of each of these functions, what its calls pass: parameter -> what tells it from others.
+        # For each such function, the arguments of its calls, which `_endings` turns into distinct names.
         self._called: dict[str, list[dict[str, Any]]] = {}
-        # Names that some function is passed under another name.
+        # Names that a call passes to a parameter of another name.
         self.renamed: set[str] = set()
         self.functions: list[str] = []
 
@@ -69,7 +71,8 @@ class Printer(Values):
         return [*self._opened_turns(), *self._block(statements)]
 
     def _opened_turns(self) -> Iterator[str]:
-        """What the last member of an ordered hand-over does before anything else."""
+        """The last member of each ordered hand-over first passes the turn,
+        so that the first member may begin."""
         for name, plan in self._turns.items():
             role, replica = plan.members[-1]
             if self._role is None or self._role.name != role:
@@ -88,20 +91,24 @@ class Printer(Values):
             yield from getattr(self, f"print_{statement.title()}", self._by_fields)(statement)
 
     def _by_fields(self, s: t.Statement) -> Iterator[str]:
-        """A statement whose macro is told what its fields say, and number and threads of the barrier where it meets."""
+        """Spell a statement by its fields, and by number and threads of the barrier at which it meets."""
         told = {field.name: self._field(getattr(s, field.name)) for field in fields(s)}
         if (barrier := s.meets()) is not None:
             told |= self._named(barrier, getattr(s, "replica", 0))
         yield from self._spell(s.title(), **told)
 
     def _field(self, value: Any) -> Any:
-        """What a macro sees of a field: values and places spelled, all else as it is."""
+        """A field as a macro sees it: values and places are spelled, everything else is passed as it is."""
         if isinstance(value, (t.Expr, Size)):
             return self.value(value)
         return self._argument(value) if isinstance(value, t.PLACES) else value
 
     def _set_by_next(self, name: str, onwards: list[t.Statement]) -> bool:
-        """Whether nothing reads a variable before a call returns its value, in a DSL whose calls do: it needs no first value."""
+        """Whether a call returns a variable's value before anything reads it, so that it needs no initial
+        one.
+
+        Only a DSL whose calls return results can omit that value.
+        """
         if not getattr(self._spelling, "returns_results", False):
             return False
         while onwards and isinstance(onwards[0], t.Variable):
@@ -122,7 +129,7 @@ class Printer(Values):
         return (INDENT + line for line in lines)
 
     def _repeated(self, body: list[t.Statement]) -> Iterator[str]:
-        """The body of a loop, at whose start the products may be in flight that its end leaves there."""
+        """The body of a loop. Products that its end leaves in flight may be in flight at its start."""
         if any(s.issues() for s in t.walk(body)):
             before, explained = self._in_flight, set(self._explained)
             list(self._inner(body))
@@ -150,8 +157,10 @@ class Printer(Values):
 
     def print_loop(self, s: t.Loop) -> Iterator[str]:
         yield from self._spell(
-            "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step, by=self.spelled(s.step),
-            unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False, leaf=self._in_leaf, at_once=s.at_once,
+            "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step,
+            by=self.spelled(s.step),
+            unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False,
+            leaf=self._in_leaf, at_once=s.at_once,
         )  # fmt: skip
         yield from self._repeated(s.body)
 
@@ -187,19 +196,19 @@ class Printer(Values):
         )
 
     def _pass(self, arguments: Iterable[tuple[str, Any]]) -> None:
-        """Note which names a function is passed under other ones."""
+        """Record which names are passed to parameters of another name."""
         for parameter, value in arguments:
             if isinstance(value, t.Expr) and value.op == "name" and value.args[0] != parameter:
                 self.renamed.add(value.args[0])
 
     def _spelled(self, s: t.Call) -> list[int]:
-        """Which arguments a leaf takes that a DSL spells: all, but of what is ambient only what its text asks for."""
-        ambient: set[str] = set()
+        """Which arguments a leaf spelled by a DSL takes: all but ambient ones that its text never reads."""
+        unread: set[str] = set()
         if s.leaf.text is not None:
             text = leaf_text.text_of(s.leaf, s.arguments, self._schedule)
-            asked = set().union(*(t.names_of(t.values(inner)) for inner in t.walk(text.statements)))
-            ambient = set(t.AMBIENT) - asked
-        return [i for i, p in enumerate(s.leaf.parameters) if p.name not in ambient]
+            read = set().union(*(t.names_of(t.values(inner)) for inner in t.walk(text.statements)))
+            unread = set(t.AMBIENT) - read
+        return [i for i, p in enumerate(s.leaf.parameters) if p.name not in unread]
 
     def _call_text(self, s: t.Call) -> Iterator[str]:
         text = leaf_text.text_of(s.leaf, s.arguments, self._schedule)
@@ -215,7 +224,7 @@ class Printer(Values):
         )  # fmt: skip
 
     def _function(self, leaf: t.Leaf, text: leaf_text.LeafText) -> tuple[str, list[leaf_text.Formal]]:
-        """The function that is this text, which is printed when it comes up first: its name, and the parameters that it uses."""
+        """The function of a leaf's text: its name and the parameters it uses. Printed at its first call."""
         before, self._in_leaf, self._explained = (self._in_leaf, self._explained), True, set()
         body = list(self._block(text.statements))
         self._in_leaf, self._explained = before
@@ -229,24 +238,26 @@ class Printer(Values):
             sure = {s.name for s in text.statements if isinstance(s, t.Assign)}
             facts = SimpleNamespace(
                 name=self._functions[key], parameters=parameters, doc=_paragraphs(leaf.doc), body=body,
-                unset=[f for f in parameters if f.fresh and f.name not in sure], results=[f.name for f in results],
+                unset=[f for f in parameters if f.fresh and f.name not in sure],
+                results=[f.name for f in results],
             )  # fmt: skip
             self.functions.append(str(self._spelling.function(facts)).strip())
         return self._functions[key], parameters
 
     def clones(self) -> dict[str, str]:
-        """The names of the functions that are printed from texts of leaves, for those that stand in for them.
+        """Placeholder names of the functions printed from texts of leaves -> their final names.
 
-        One leaf may be several functions, as its arguments are: each is called by what is its own.
+        A leaf whose calls differ may give several functions: each is named for the argument that sets it
+        apart.
         """
-        found: dict[str, str] = {}
+        renamed: dict[str, str] = {}
         leaves: dict[str, list[str]] = {}
         for name in self._functions.values():
             leaves.setdefault(name.split(CLONE)[0], []).append(name)
         for leaf, names in leaves.items():
             endings = _endings([self._called[name] for name in names])
-            found |= {name: leaf + ending for name, ending in zip(names, endings, strict=True)}
-        return found
+            renamed |= {name: leaf + ending for name, ending in zip(names, endings, strict=True)}
+        return renamed
 
     def print_put(self, s: leaf_text.Put) -> Iterator[str]:
         place = self._phrase("element", **self._place_in(s.array, s.index))
@@ -287,23 +298,34 @@ class Printer(Values):
         if isinstance(s.source, t.Box):
             pipe, ctas = s.slot.pipeline, self._schedule.cluster_ctas if s.multicast else 1
             yield from self._spell(
-                "cluster_box" if pipe.multicast or pipe.pair else "copy_box", **self._box(s.source), target=target, barrier=barrier,
-                evict_first=s.evict_first, ctas=ctas, pair=pipe.pair, folds=s.folds(self._schedule), full=f"{pipe.name}_full", full_slot=self._ring(s.slot.use, pipe.stages),
+                "cluster_box" if pipe.multicast or pipe.pair else "copy_box", **self._box(s.source),
+                target=target, barrier=barrier,
+                evict_first=s.evict_first, ctas=ctas, pair=pipe.pair, folds=s.folds(self._schedule),
+                full=f"{pipe.name}_full", full_slot=self._ring(s.slot.use, pipe.stages),
             )  # fmt: skip
         elif isinstance(s.source, t.Rows):
             tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
             yield from self._spell(
-                "copy_rows", map=tensor_map, rows=self._view(s.source.rows), column=self.value(s.source.column), target=target,
+                "copy_rows", map=tensor_map, rows=self._view(s.source.rows),
+                column=self.value(s.source.column), target=target,
                 full=f"{s.slot.pipeline.name}_full", barrier=barrier, pair=s.slot.pipeline.pair,
             )  # fmt: skip
         else:
             span = s.source
+            steps = zip(span.rows, span.strides, strict=False)
             yield from self._spell(
-                "copy_span", source=span, rows=[self.value(row) for row in span.rows], pitch=self.spelled(span.pitch), column=self.spelled(span.column),
-                steps=[(self.value(row), self.value(stride, 6)) for row, stride in zip(span.rows, span.strides, strict=False)],
-                count=self.spelled(span.count), end=self.spelled(span.column + span.count), target=target, barrier=barrier,
+                "copy_span",
+                source=span,
+                rows=[self.value(row) for row in span.rows],
+                pitch=self.spelled(span.pitch),
+                column=self.spelled(span.column),
+                steps=[(self.value(row), self.value(stride, 6)) for row, stride in steps],
+                count=self.spelled(span.count),
+                end=self.spelled(span.column + span.count),
+                target=target,
+                barrier=barrier,
                 evict_first=s.evict_first,
-            )  # fmt: skip
+            )
 
     def print_ask_next(self, s: t.AskNext) -> Iterator[str]:
         yield from self._spell(
@@ -311,7 +333,7 @@ class Printer(Values):
         )
 
     def print_multiply(self, s: t.Multiply) -> Iterator[str]:
-        """Products of one group: what opens it, one spelling each, what closes it."""
+        """A group of products: opened, each product spelled, closed."""
         unit = s.products[0].mma.unit
         for p in s.products:
             if p.mma.doc:
@@ -323,8 +345,10 @@ class Printer(Values):
         for p in s.products:
             if own["own_registers"] and any(view.width is not None for view in (p.a, p.b)):
                 raise TemplateError(
-                    f"product {p.mma.name}", expected="whole rows of its operands, where a DSL's threads hold tiles by themselves",
-                    got="a view of some of their columns", fix="make those columns a buffer, or spell them in this DSL's _spelling.j2",
+                    f"product {p.mma.name}",
+                    expected="whole rows of its operands, where a DSL's threads hold tiles by themselves",
+                    got="a view of some of their columns",
+                    fix="make those columns a buffer, or spell them in this DSL's _spelling.j2",
                 )  # fmt: skip
         yield from self._spell(f"open_{unit}", accs=accs, operands=operands, **own)
         for p in s.products:
@@ -334,7 +358,9 @@ class Printer(Values):
             mma = mma_facts(self._schedule, p.mma)
             mma.rows, mma.columns, mma.depth = self.spelled(mma.m), self.spelled(mma.n), self.spelled(mma.k)
             yield from self._spell(
-                f"multiply_{unit}", mma=mma, scales=[self._facts(t.View(name, None, None)) for name in p.mma.scales or ()], accumulate=self.value(p.accumulate), **facts, **own,
+                f"multiply_{unit}", mma=mma,
+                scales=[self._facts(t.View(name, None, None)) for name in p.mma.scales or ()],
+                accumulate=self.value(p.accumulate), **facts, **own,
                 a_tile=self._tile(p.a, mma.rows_a, mma.columns_a, mma.a_major) if mma.a_shared else None,
                 b_tile=self._tile(p.b, mma.rows_b, mma.columns_b, mma.b_major),
             )  # fmt: skip
@@ -357,7 +383,7 @@ class Printer(Values):
         yield from self._spell("wait_products", pending=pending, accs=accs)
 
     def _named(self, name: str, replica: t.Value = 0) -> dict[str, Any]:
-        """Number and threads of a named barrier; 0 is that of all threads."""
+        """Number and thread count of a named barrier; number 0 is the barrier of all threads."""
         if not name:
             return {"id": 0, "number": "0", "threads": str(int(self._schedule.threads))}
         plan = named_plans(self._schedule)[name]
@@ -389,7 +415,7 @@ class Printer(Values):
             yield from self._spell("meet", **self._named(s.name, s.replica))
 
     def _stores_of(self, s: t.AwaitStores) -> int:
-        """How many stores the pending groups hold, for a DSL that commits each by itself."""
+        """How many stores the pending groups contain, for a DSL that commits each store on its own."""
         if s.pending and len(self._copies) != 1:
             raise DeclarationError(
                 f"stores of {self._role.name if self._role else 'the start'}",
@@ -400,7 +426,7 @@ class Printer(Values):
         return s.pending * min(self._copies, default=0)
 
     def _first_warp(self, replica: t.Value) -> dict[str, Any]:
-        """The warp of this role (of one replica) that issues its stores: the bulk groups are its own."""
+        """The one warp that issues the stores of this role or replica: a bulk group belongs to its thread."""
         first, threads = 0, 0
         if self._role is not None:
             facts = role_facts(self._schedule, self._role)
@@ -424,7 +450,7 @@ class Printer(Values):
         yield from self._spell("count_out", total=self.value(s.total), **self._counted(s))
 
     def _counted(self, s: t.TakeTicket | t.CountIn | t.AwaitCount | t.CountOut) -> dict[str, Any]:
-        """The counter, and whether this role's first thread counts."""
+        """The counter, its barrier, and whether it is this role's first thread that counts."""
         first = self._schedule.named_barriers[s.name][0]
         counts = self._role is not None and self._role.name == first
         return {
@@ -453,7 +479,7 @@ class Printer(Values):
         ]
         yield from self._spell("barriers_stand", barriers=barriers, schedule=self._schedule)
         if self._schedule.multicasts:
-            # No CTA may send before the barriers of the others stand.
+            # No CTA may send before the other CTAs have initialised their barriers.
             yield from self._spell("meet_cluster")
 
     def print_tear_down(self, s: t.TearDown) -> Iterator[str]:
@@ -467,7 +493,7 @@ class Printer(Values):
             actions = {"acquire": plan.acquire, "commit": plan.commit, "drain": (Action.WAIT_EMPTY,)}[kind]
         else:
             actions = (plan.wait if kind == "wait" else plan.release)[role]
-        # A DSL announces the bytes of a bulk fill before its copies, or arrives behind them.
+        # A DSL expects the bytes of a bulk fill either before its copies, or with the arrival after them.
         if transfer_of(pipe).ANNOUNCES and (self._spelling.announces_first or pipe.multicast or pipe.pair):
             actions = {"acquire": (*plan.acquire, *plan.commit), "commit": ()}.get(kind, actions)
         turn = s.slot.use if pipe.stages == 1 else None
@@ -478,20 +504,24 @@ class Printer(Values):
         )
         full_parity = "0" if pipe.rounds == "once" else f"{phase} & 1"
         values = {
-            "full": self._barrier(s.slot, "full"), "empty": self._barrier(s.slot, "empty"), "full_parity": full_parity,
+            "full": self._barrier(s.slot, "full"), "empty": self._barrier(s.slot, "empty"),
+            "full_parity": full_parity,
             "empty_parity": f"({phase} & 1) ^ 1", "elect": Action.ELECT in actions,
             "lone_warp": (self._role.active or self._role.warps) == 1 if self._role else True,
-            "name": pipe.name, "slot": self._ring(s.slot.use, pipe.stages), "multicast": pipe.multicast, "ctas": self._schedule.cluster_ctas,
+            "name": pipe.name, "slot": self._ring(s.slot.use, pipe.stages), "multicast": pipe.multicast,
+            "ctas": self._schedule.cluster_ctas,
             "tx": self.value(s.bytes if s.bytes is not None else plan.full.tx_bytes if plan.full else 0),
         }  # fmt: skip
         if Action.WAIT_WORDS in actions and s.at is not None:
             buffer = self._schedule.buffer(pipe.buffers[0])
             values |= {
-                "buffer": buffer.name, "words": self._words(pipe, s.at), "count": self.spelled(buffer.stage_elements),
+                "buffer": buffer.name, "words": self._words(pipe, s.at),
+                "count": self.spelled(buffer.stage_elements),
                 "role_threads": self.spelled(self._schedule.role(role).threads), **self._named(pipe.meets),
             }  # fmt: skip
         if Action.EXPECT_TX_WARP in actions and plan.full:
-            # Each arrival announces an equal part, as a number: spelled by its sizes it would be longer than a line.
+            # Each arrival announces an equal part, as a number: spelled by its sizes it would be longer than
+            # a line.
             values["tx"] = self.value(int(plan.full.tx_bytes) // plan.full.count)
         for action in actions:
             if action is Action.WAIT_WGMMA:
@@ -499,7 +529,7 @@ class Printer(Values):
             elif action is not Action.ELECT:
                 yield from self._spell(action.value, **values)
         if not actions and kind != "commit":
-            # The reader of the kernel looks for this action.
+            # A comment, because a reader of the kernel looks for the missing action.
             yield f"# {pipe.name}: " + (
                 f"{pipe.returned_by} also gives its slot back"
                 if pipe.returned_by
@@ -508,7 +538,7 @@ class Printer(Values):
 
 
 def _told(argument: Any) -> Any:
-    """What tells a call from another: a number of Python, or the name of what is passed; `...` for a value of threads."""
+    """An argument as a key that tells calls apart: a Python number, a name, or `...` for a runtime value."""
     if isinstance(argument, t.Expr):
         return ...
     name = getattr(argument, "buffer", None) or getattr(argument, "name", None)
@@ -516,13 +546,14 @@ def _told(argument: Any) -> Any:
 
 
 def _endings(functions: list[list[dict[str, Any]]]) -> list[str]:
-    """What stands after a leaf's name in each of its functions, given what the calls of each pass.
+    """The suffix of a leaf's name in each of its functions, given the arguments of each function's calls.
 
-    One parameter tells them apart: a condition, then a name, then a number. Where none does they are numbered.
+    The suffix comes from one parameter that differs between all of them: preferably a condition, then a name,
+    then a number. If there is none, the functions are numbered.
     """
     if len(functions) == 1:
         return [""]
-    found = []
+    candidates = []
     for parameter in functions[0][0]:
         passed = [{call.get(parameter) for call in calls} for calls in functions]
         every = set().union(*passed)
@@ -532,9 +563,9 @@ def _endings(functions: list[list[dict[str, Any]]]) -> list[str]:
         if len(set(endings)) == len(endings):
             kinds = {type(value) for value in every}
             rank = 0 if kinds & {bool, type(None)} else 1 if str in kinds else 2
-            found.append((rank, endings))
+            candidates.append((rank, endings))
     numbered = ["", *(f"_{i}" for i in range(2, len(functions) + 1))]
-    return min(found, key=lambda pair: pair[0])[1] if found else numbered
+    return min(candidates, key=lambda pair: pair[0])[1] if candidates else numbered
 
 
 def _ending(parameter: str, values: set[Any], every: set[Any]) -> str:
@@ -549,7 +580,7 @@ def _ending(parameter: str, values: set[Any], every: set[Any]) -> str:
 
 
 def _paragraphs(doc: str) -> list[str]:
-    """The lines of a docstring."""
+    """A docstring wrapped to lines, its paragraphs separated by empty ones."""
     paragraphs = (textwrap.wrap(" ".join(part.split()), DOC_WIDTH) for part in doc.split("\n\n"))
     first, *others = paragraphs
     return [*first, *(line for part in others for line in ("", *part))]

@@ -1,4 +1,4 @@
-"""Templates to module text: one Jinja environment, what a template sees of a declaration, and the printed text of a kernel."""
+"""Templates to module text: the Jinja environment, a template's view of a declaration, the printed kernel."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from .printer import CLONE, INDENT, Printer
 from .sweep import FUNCTIONS, PROBE_LEAVES, SHARED_LEAVES, TEMPLATES, Instance, leaf_modules
 
 WIDTH = 110
-# What may stand behind the last bracket of a line that is broken there, and how short a bracket is left whole before that one.
+# A line is broken in the bracket that one of CLOSED ends, or else in the first bracket longer than SHORT.
 CLOSED, SHORT = (")", "):", "),", "]", "],"), 24
-# Where a frame wants the module's named sizes; which they are is known when everything is printed.
+# Marks where a frame wants the module's named sizes, which are known only once everything is printed.
 SIZES = "# sizes"
 
 
 def wrapped(line: str) -> list[str]:
-    """A line of a module in lines of at most WIDTH columns: a comment by words, else by what stands in a bracket."""
+    """A module's line as lines of at most WIDTH columns: a comment breaks at words, code inside a bracket."""
     margin = " " * (len(line) - len(line.lstrip()))
     if len(line) <= WIDTH:
         return [line]
@@ -62,7 +62,7 @@ def wrapped(line: str) -> list[str]:
         text = textwrap.wrap(line.strip()[2:], WIDTH - len(margin) - 2, break_on_hyphens=False)
         return [f"{margin}# {part}" for part in text]
     if line.startswith("from ") and "(" not in line:
-        # As ruff sorts imports: a name a line.
+        # As ruff formats imports: one name per line.
         module, names = line.split(" import ")
         return [f"{module} import (", *(f"{INDENT}{name}," for name in names.split(", ")), ")"]
     groups = [(i, _split(line, i)) for i, c in enumerate(line[:WIDTH]) if c in "(["]
@@ -80,7 +80,7 @@ def wrapped(line: str) -> list[str]:
 
 
 def _packed(pieces: list[str], margin: str) -> list[str]:
-    """Arguments in lines, as many as fit, all but the last line with a comma at its end; a tuple of one keeps its own."""
+    """Arguments packed into lines. All lines but the last end in a comma; a tuple of one keeps its comma."""
     lines, row = [], margin
     for piece in pieces:
         if row.strip() and len(row) + len(piece) + 1 > WIDTH:
@@ -91,7 +91,8 @@ def _packed(pieces: list[str], margin: str) -> list[str]:
 
 
 def _split(line: str, begin: int) -> tuple[list[str], int | None]:
-    """What stands between the parenthesis at `begin` and its partner, at its own commas; and where the partner is."""
+    """The text between the bracket at `begin` and its partner, split at its own commas;
+    the partner's index."""
     pieces: list[str] = []
     depth, start, quoted = 0, begin + 1, False
     for i in range(begin, len(line)):
@@ -114,7 +115,7 @@ def _split(line: str, begin: int) -> tuple[list[str], int | None]:
 
 @lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
-    found = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -122,14 +123,13 @@ def environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    return found
 
 
 def context(instance: Instance, schedule: Schedule) -> dict[str, Any]:
-    """What a frame sees of the declaration.
+    """The declaration as a frame sees it.
 
-    buf: buffers by name; barriers: every mbarrier array; operands, dims, maps: the launch's arguments, the runtime dims
-    that they give, the tensor maps; threads, grid, cluster, tmem_columns.
+    buf: buffers by name; barriers: every mbarrier array; operands: the launch's arguments; dims: the runtime
+    sizes that operands give; maps: tensor maps; threads, grid, cluster, tmem_columns.
     """
     operands = instance.program.operands(instance.knobs)
     return {
@@ -150,10 +150,10 @@ def context(instance: Instance, schedule: Schedule) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A name of the kernel that a role may take.
+    """A name of the kernel that a role may take as a parameter.
 
-    `kind` is "map", "coordinates", "memory" (an operand or a buffer), "value", or "variable" where it may be assigned;
-    a value or variable has a dtype.
+    `kind` is "map", "coordinates", "memory" (an operand or a buffer), "value", or "variable" where it may be
+    assigned; a value or variable has a dtype.
     """
 
     name: str
@@ -164,26 +164,33 @@ class Parameter:
 def names_of_kernel(
     instance: Instance, schedule: Schedule, text: Text, views: list[SimpleNamespace]
 ) -> list[Parameter]:
-    """Every name that stands in the kernel when its roles begin, in the order in which it comes up."""
+    """Every name that is defined in the kernel when its roles begin, in order of definition."""
     operands = instance.program.operands(instance.knobs)
     plan = barrier_plan(schedule)
-    found = [Parameter(m.name + end, kind) for m in schedule.maps for end, kind in (("", "map"), ("_coords", "coordinates"))]  # fmt: skip
-    found += [Parameter(o.name, "value", o.dtype) if o.kind == "scalar" else Parameter(o.name, "memory") for o in operands]  # fmt: skip
-    found += [Parameter(dim, "value", "int32") for dim in dims_of(operands)]
+    names = [
+        Parameter(m.name + end, kind)
+        for m in schedule.maps
+        for end, kind in (("", "map"), ("_coords", "coordinates"))
+    ]
+    names += [
+        Parameter(o.name, "value", o.dtype) if o.kind == "scalar" else Parameter(o.name, "memory")
+        for o in operands
+    ]
+    names += [Parameter(dim, "value", "int32") for dim in dims_of(operands)]
     memory = [*(v.name for v in views), *(b.name for b in schedule.buffers if b.space is not Space.REGISTER)]
-    found += [Parameter(name, "memory") for name in (*memory, "tmem", *(b.name for b in plan.barriers))]
-    found += [Parameter(axis, "value", "int32") for axis in schedule.axes]
+    names += [Parameter(name, "memory") for name in (*memory, "tmem", *(b.name for b in plan.barriers))]
+    names += [Parameter(axis, "value", "int32") for axis in schedule.axes]
     for s in text.start:
         if isinstance(s, Variable):
-            found.append(Parameter(s.name, "variable", s.dtype))
+            names.append(Parameter(s.name, "variable", s.dtype))
         elif isinstance(s, Let) and isinstance(s.value, Expr):
-            found.append(Parameter(s.name, "value", s.value.dtype))
-    found += [Parameter(name, "value", "int32") for name in ("thread", "warp", "lane")]
-    return list({p.name: p for p in found}.values())
+            names.append(Parameter(s.name, "value", s.value.dtype))
+    names += [Parameter(name, "value", "int32") for name in ("thread", "warp", "lane")]
+    return list({p.name: p for p in names}.values())
 
 
 def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[dict[str, Any], Printer]:
-    """What a frame sees beside `context`: the printed text of the kernel's start and of each role, and their storage."""
+    """The printed text of the kernel's start, its end and each role, and their storage, for a frame."""
     plan = barrier_plan(schedule)
     spelling: Any = environment().get_template(f"{instance.backend}/_spelling.j2").module
     tag, probed = instance.arch.tag.removesuffix("a"), bool(instance.knobs.get(PROBE.name))
@@ -202,9 +209,9 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         return None
 
     def leaf_module(name: str) -> str:
-        found = home(name)
-        if found is not None:
-            return found
+        alias = home(name)
+        if alias is not None:
+            return alias
         raise TemplateError(
             f"leaf {name} ({instance.id})",
             expected="a function in "
@@ -225,7 +232,8 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
     for role in schedule.roles:
         if role.name in {p.name for p in within}:
             raise TemplateError(
-                f"role {role.name} ({instance.id})", expected="a name of its own", got="the name of an operand, buffer, axis or variable",
+                f"role {role.name} ({instance.id})", expected="a name of its own",
+                got="the name of an operand, buffer, axis or variable",
                 fix="rename one of them",
             )  # fmt: skip
         facts = role_facts(schedule, role)
@@ -236,7 +244,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         wanted = said | {m.b for m in mmas} | {m.a for m in mmas if m.a_space is Space.SHARED}
         wanted |= {"thread"} if "worker" in said else set()
         wanted |= {"warp"} if role.replicas > 1 and not spelling.replicas_apart else set()
-        # A role's replicas are called one by one, or as one.
+        # Some DSLs call the replicas of a role one by one, others call them together.
         apart = role.replicas if spelling.replicas_apart else 1
         each = facts.threads * role.replicas // apart
         roles.append(
@@ -264,10 +272,21 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
     stores = [copy for s in statements if isinstance(s, Store) for copy in s.copies]
     copied = [s.source.buffer for s in statements if isinstance(s, CopyColumns)]
     described = [
-        m for m in schedule.mmas
-        if m.unit == "tcgen05" and (m.m == 64 or (m.m == 128 and m.cta_group == 2) or m.ws or m.scales or sums_of(schedule, m) == "float16")
-    ]  # fmt: skip
-    # A body may give a product other buffers than those that its declaration names.
+        m
+        for m in schedule.mmas
+        if m.unit == "tcgen05"
+        and (
+            m.m == 64
+            or (m.m == 128 and m.cta_group == 2)
+            or m.ws
+            or m.scales
+            or sums_of(schedule, m) == "float16"
+        )
+    ]
+    units = {m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas}
+    units |= {"tcgen05_copy"} if copied else set()
+    constants_in = own or tuple(m for m in modules if m[0] not in (PROBE_LEAVES, *FUNCTIONS))
+    # A body may pass a product other buffers than its declaration names.
     given = {
         view.buffer
         for s in statements if isinstance(s, Multiply)
@@ -289,11 +308,11 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "tensor": [b for b in schedule.buffers if b.space is Space.TENSOR and b.alias is None],
         "tensor_aliases": [b for b in schedule.buffers if b.space is Space.TENSOR and b.alias is not None],
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
-        "units": sorted({m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas} | ({"tcgen05_copy"} if copied else set())),
+        "units": sorted(units),
         "copied": copied,
         "steals": any(isinstance(s, AskNext) for s in statements),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
-        "homes": {name: home(name, own or tuple(m for m in modules if m[0] not in (PROBE_LEAVES, *FUNCTIONS))) for name in getattr(spelling, "leaf_constants", ())},
+        "homes": {name: home(name, constants_in) for name in getattr(spelling, "leaf_constants", ())},
         "own_registers": own_registers,
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "padded": padded(schedule),
@@ -305,11 +324,17 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "least_smem": least_smem(schedule, instance.arch),
         "renamed": sorted(printer.renamed & set(dims_of(instance.program.operands(instance.knobs)))),
         "scalars": [o.name for o in instance.program.operands(instance.knobs) if o.kind == "scalar"],
-        "leaf_modules": sorted(((alias, name) for alias, name, _ in modules if alias in used), key=lambda pair: pair[1]),
+        "leaf_modules": sorted(
+            ((alias, name) for alias, name, _ in modules if alias in used), key=lambda pair: pair[1]
+        ),
         "probed": probed,
         "lane": "lane" in said,
         "warp": "warp" in said,
-        "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}
+        "map_dtypes": {
+            s.source.map: schedule.buffer(s.target.buffer).dtype
+            for s in statements
+            if isinstance(s, Bulk) and not isinstance(s.source, Span)
+        }
         | {box.map: schedule.buffer(view.buffer).dtype for box, view in stores},
         "boxed": {name: kind for name, kind in box_kinds(statements).items() if kind != "plain"},
         "pairs": schedule.pairs,
@@ -317,12 +342,14 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
         "ordered": bool(schedule.turns) or schedule.multicasts,
         "views": views,
-    }, printer  # fmt: skip
+    }, printer
 
 
 def least_smem(schedule: Schedule, arch: ArchSpec) -> int:
-    """Bytes of shared memory that leave no room for a CTA more than the schedule allows; 0 where it sets no limit, or
-    where the CTAs use as many."""
+    """The least shared memory per CTA, in bytes, that keeps an SM from holding more CTAs than allowed.
+
+    0 if the schedule sets no limit, or if its CTAs use that much anyway.
+    """
     most = schedule.max_ctas_per_sm
     least = arch.smem_per_sm // (most + 1) - RESERVED_SMEM + 1 if most else 0
     return -(-least // 1024) * 1024 if least > schedule.smem_bytes() else 0
@@ -335,20 +362,19 @@ def shape(printer: Printer, extents: Iterable[int]) -> str:
 
 
 def box_kinds(statements: list[Any]) -> dict[str, str]:
-    """What copies the boxes of each tensor map: "plain", "strided" (more than two axes), "multicast", "pair" or "store".
+    """How the boxes of each map are copied: plain, strided (more than two axes), multicast, pair or store.
 
     Raises:
-        DeclarationError: a map of which boxes are copied in two ways.
+        DeclarationError: boxes of one map are copied in two ways.
     """
-    found = [(box.map, "store") for s in statements if isinstance(s, Store) for box, _ in s.copies]
+    copies = [(box.map, "store") for s in statements if isinstance(s, Store) for box, _ in s.copies]
     for s in statements:
         if isinstance(s, Bulk) and isinstance(s.source, Box):
             plain = "strided" if len(s.source.at) > 2 else "plain"
-            found.append(
-                (s.source.map, "multicast" if s.multicast else "pair" if s.slot.pipeline.pair else plain)
-            )
-    kinds = dict(found)
-    for name, kind in found:
+            kind = "multicast" if s.multicast else "pair" if s.slot.pipeline.pair else plain
+            copies.append((s.source.map, kind))
+    kinds = dict(copies)
+    for name, kind in copies:
         if kinds[name] != kind:
             raise DeclarationError(
                 f"map {name}",
@@ -360,7 +386,7 @@ def box_kinds(statements: list[Any]) -> dict[str, str]:
 
 
 def padded(schedule: Schedule) -> str | None:
-    """The buffer in tensor memory that takes the columns that nobody declared: one that is a power of two with them."""
+    """The tensor-memory buffer to which the allocation's spare columns go: a power of two with them."""
     spare = schedule.tmem_allocation() - schedule.tmem_columns()
     buffers = [b for b in schedule.buffers if b.space is Space.TENSOR and b.alias is None]
     fitting = [
@@ -376,26 +402,30 @@ def extent(printer: Printer, buffer: Buffer) -> str:
     return " * ".join(parts)
 
 
-# Comments and strings; and names, but no attributes and no keywords of a call.
 def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
     threads = schedule.role(buffer.role or "").warps * 32
     share = buffer.stage_elements if buffer.private else -(-buffer.stage_elements // threads)
+    per_thread = buffer.per_thread or share
     return SimpleNamespace(
-        name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private,
+        name=buffer.name,
+        shape=buffer.shape,
+        dtype=buffer.dtype,
+        per_thread=per_thread,
+        private=buffer.private,
         accumulator=next((m.name for m in schedule.mmas if m.acc == buffer.name), None),
-        # Of other vectors of half words a compiler keeps each element in a register of its own.
-        even=1 << ((buffer.per_thread or share) - 1).bit_length() if DTYPES[buffer.dtype].bytes == 2 else buffer.per_thread or share,
-    )  # fmt: skip
+        # Rounded up to a power of two: in other vectors of 16-bit elements, compilers keep one per register.
+        even=1 << (per_thread - 1).bit_length() if DTYPES[buffer.dtype].bytes == 2 else per_thread,
+    )
 
 
 def operand_views(instance: Instance, schedule: Schedule, statements: list[Any]) -> list[SimpleNamespace]:
-    """Operands as the copy engine sees them: the rows of each tensor map, and the words of each span."""
+    """Views of operands for the copy engine: the rows of each tensor map, and the words of each span."""
     operands = {o.name: o for o in instance.program.operands(instance.knobs)}
-    found = {}
+    views = {}
     copies = [
         (s.source, s.target)
         for s in statements
-        # A tensor map of boxes for several CTAs, or that fold, is made from the operand itself.
+        # Boxes that fold or go to several CTAs have a tensor map made from the operand itself.
         if isinstance(s, Bulk)
         and not isinstance(s.source, Rows)
         and not s.folds(schedule)
@@ -407,13 +437,14 @@ def operand_views(instance: Instance, schedule: Schedule, statements: list[Any])
         if isinstance(source, Box):
             tensor_map = next(m for m in schedule.maps if m.name == source.map)
             extents = tuple(reversed(tensor_map.global_dims))
-            # A vector is seen as a matrix of one row, whose stride is never used but must be a multiple of 16 bytes.
+            # A vector becomes a matrix of one row. Its row stride is unused but must be a multiple of 16
+            # bytes.
             shape, strides = (extents, None) if len(extents) > 1 else (("1", *extents), "(4, 1)")
             operand = operands[tensor_map.operand]
             if operand.strides is not None or len(extents) > 2:
                 steps = [_in_elements(s, DTYPES[dtype].bytes) for s in reversed(tensor_map.global_strides)]
                 strides = f"({', '.join([*steps, '1'])})"
-            found[f"{tensor_map.name}_rows"] = (tensor_map.operand, shape, dtype, strides)
+            views[f"{tensor_map.name}_rows"] = (tensor_map.operand, shape, dtype, strides)
         else:
             operand = operands[source.operand]
             leading = [extent for extent in operand.shape if not extent.isdigit()]
@@ -421,18 +452,18 @@ def operand_views(instance: Instance, schedule: Schedule, statements: list[Any])
             if source.strides:
                 shape = (*operand.shape[: len(source.strides)], str(source.pitch))
                 strides = f"({', '.join([*map(text_of, source.strides), '1'])})"
-            found[f"{operand.name}_words"] = (operand.name, shape, dtype, strides)
+            views[f"{operand.name}_words"] = (operand.name, shape, dtype, strides)
     return [
         SimpleNamespace(
             name=name, operand=operand, shape=f"({', '.join(shape)})", dtype=dtype, strides=strides,
             wider=_seen_otherwise(operands[operand], shape),
         )
-        for name, (operand, shape, dtype, strides) in found.items()
+        for name, (operand, shape, dtype, strides) in views.items()
     ]  # fmt: skip
 
 
 def _seen_otherwise(operand: Operand, shape: tuple[str, ...]) -> bool:
-    """Whether a view has other extents than its operand, or what lies between the operand's rows."""
+    """Whether a view has other extents than its operand, or includes the gaps between the operand's rows."""
     names = {name for extent in operand.shape for name in names_in(extent)}
     return any(
         bool(names_in(extent) & set(operand.strides or ()))
@@ -452,7 +483,7 @@ def render(instance: Instance) -> str:
 
     Raises:
         TemplateError: an undefined name or a syntax error.
-        DeclarationError: the text does not do what its schedule declares.
+        DeclarationError: the text contradicts its schedule.
     """
     name = f"{instance.backend}/{instance.template.name}"
     knobs = named(instance.knobs)
@@ -477,9 +508,10 @@ def render(instance: Instance) -> str:
 
 
 def _with_clones(body: str, names: dict[str, str]) -> str:
-    """The module with the functions' own names; one that is another's there already is numbered in its place."""
+    """The module with final names in place of the functions' placeholders;
+    a name that clashes is numbered."""
     taken: set[Any] = set()
-    # To parse a module takes longer than to print it.
+    # Parsing a module takes longer than printing it, so parse only if a name may clash.
     if not names_in_python(body).isdisjoint(names.values()):
         taken = {
             getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "name", None)
@@ -487,7 +519,7 @@ def _with_clones(body: str, names: dict[str, str]) -> str:
         }
     clashing = {name for name, own in names.items() if own in taken}
     names |= {name: name.replace(CLONE, "_") for name in clashing}
-    return re.sub(rf"\b\w+{CLONE}\d+\b", lambda found: names[found.group()], body)
+    return re.sub(rf"\b\w+{CLONE}\d+\b", lambda match: names[match.group()], body)
 
 
 def definitions(instance: Instance, sizes: dict[str, float], used: Set[str]) -> str:
@@ -502,7 +534,7 @@ def definitions(instance: Instance, sizes: dict[str, float], used: Set[str]) -> 
 
 
 def needed_imports(body: str) -> str:
-    """A module without the imported names that it does not use."""
+    """A module without its unused imports."""
     imports = re.compile(r"^(from \S+ import )(.+)\n", re.MULTILINE)
     used = names_in_python(imports.sub("", body))
 
@@ -510,19 +542,20 @@ def needed_imports(body: str) -> str:
         names = [name for name in match[2].split(", ") if name.split(" as ")[-1] in used]
         return f"{match[1]}{', '.join(names)}\n" if names else ""
 
-    # As ruff sorts them, which depends on what is left.
+    # Sort as ruff does; the order depends on which names are left.
     leaves = re.compile(r"(^from dsl_kernels\.(device|kernels)\.\w+ import .+\n)+", re.MULTILINE)
     return leaves.sub(lambda m: "".join(sorted(m[0].splitlines(keepends=True))), imports.sub(kept, body))
 
 
 def header(instance: Instance, schedule: Schedule) -> str:
-    """The module docstring: where it comes from, its knobs, and the declared pipeline drawn as text."""
+    """The module docstring: the module's source, its knobs, and the declared pipeline drawn as text."""
     knobs = ", ".join(f"{name}={value}" for name, value in instance.program.spelled(instance.knobs).items())
     op = instance.program.op
     drawing = describe(schedule, instance.arch).replace("\\", "\\\\")
     if op not in programs.names():
         return f'"""{instance.id}\n\nPrinted from a sketch: edit that, not this file.\n\n{drawing}\n"""\n'
     return (
-        f'"""{instance.id}\n\nGenerated from dsl_kernels/kernels/{op} and what all kernels share in dsl_kernels/device/{instance.backend} by `make generate`:\n'
+        f'"""{instance.id}\n\nGenerated from dsl_kernels/kernels/{op} and what all kernels share in '
+        f"dsl_kernels/device/{instance.backend} by `make generate`:\n"
         f'edit those, not this file. Knobs: {knobs}.\n\n{drawing}\n"""\n'
     )

@@ -1,4 +1,4 @@
-"""`python -m codegen new <op>`: the files of a new kernel, complete in shape and failing until they are written."""
+"""`python -m codegen new <op>`: the files of a new kernel, complete in shape but failing until written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsl_kernels.errors import InvalidArgumentError
 from .render import environment
 from .sweep import ROOT, TEMPLATES, backends
 
-_CASES = '''"""Cases of the leaves of {op}: each on its own, as every DSL prints it, against its text in the interpreter."""
+_CASES = '''"""Cases of the leaves of {op}, each as every DSL prints it against its text as interpreted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_row(p: Probe) -> None:
 '''
 
 LEAVES = "_leaves.py.j2"
-"""In the templates of a DSL, where it has one: what it is told of an operation whose leaves have a text."""
+"""Template of the file by which a DSL takes part in an operation; not every DSL needs one."""
 
 _FOLDER = '''"""{title}, a kernel in a folder of its own."""
 '''
@@ -103,7 +103,7 @@ PROBLEM = Problem(
 )
 '''
 
-_PROGRAM = '''"""{title} as a tile program: one warp brings a CTA's rows into a ring, four warps work on them."""
+_PROGRAM = '''"""{title} as a tile program: one warp loads rows into a ring, four warps process them."""
 
 from __future__ import annotations
 
@@ -133,7 +133,9 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("row_s", Space.SHARED, (k.columns,), "float32", k.stages),
             Buffer.own("held", "work", each, threads=leaf.THREADS),
         ),
-        pipelines=(Pipeline("ring", ("row_s",), "load", Engine.BULK, (Reader("work", Engine.THREADS),), k.stages),),
+        pipelines=(
+            Pipeline("ring", ("row_s",), "load", Engine.BULK, (Reader("work", Engine.THREADS),), k.stages),
+        ),
         mmas=(),
         grid=(dim("ctas"),),
         axes=("cta",),
@@ -152,14 +154,14 @@ class Kernel(Names):
 
 
 class Rows(State, Kernel):
-    """Which rows are this CTA's: its own number, and every `ctas`th one after that."""
+    """The rows of this CTA: the one of its own number, and every `ctas`th row after it."""
 
     count: Value
 
 
 @recorded
 def _start(m: Recorder) -> Rows:
-    """What every thread does first. The roles get what is returned."""
+    """What every thread does first. The returned state is passed to every role."""
     s = Rows(m)
     s.count = ceildiv(s.rows - m.block(0), s.ctas)
     m.barriers_stand()
@@ -168,7 +170,7 @@ def _start(m: Recorder) -> Rows:
 
 @recorded
 def _load(m: Recorder, s: Rows) -> None:
-    """A row a slot."""
+    """Copy one row into each slot."""
     for it in range(s.count):
         slot = s.ring.producer.acquire(it)
         m.bulk(slot.row_s, s.x.span(m.block(0) + it * s.ctas, m.k.columns), slot)
@@ -177,7 +179,7 @@ def _load(m: Recorder, s: Rows) -> None:
 
 @recorded
 def _work(m: Recorder, s: Rows) -> None:
-    """A row in, a row out."""
+    """Read each row from its slot, and write its result."""
     for it in range(s.count):
         slot = s.ring.reader.wait(it)
         leaf.read_row(m, s.held, slot.row_s)
@@ -211,7 +213,7 @@ from ...tile.lang import LaunchPlan, Policy
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
-    """Four CTAs an SM take rows in turn."""
+    """Four CTAs per SM take rows in turn."""
     return LaunchPlan(ctas=max(1, min(dims["rows"], 4 * gpu.sms)))
 
 
@@ -225,7 +227,7 @@ POLICY = Policy(bucket=bucket, launch=launch)
 
 _TEXT = '''"""Leaves of {op}, by their text: what one thread does with numbers, registers and memory.
 
-A thread of the role holds every 128th column.
+Each thread of the role holds every 128th column.
 """
 
 from __future__ import annotations
@@ -241,7 +243,7 @@ THREADS = WARP * WARPS
 
 @by_text
 def read_row(m: LeafRecorder, held: Registers[Float32], row: Shared[Float32]) -> None:
-    """A row from shared memory."""
+    """Read a row from shared memory."""
     for i in unrolled(held.size):
         held[i] = row[i * THREADS + m.thread]
 
@@ -249,11 +251,11 @@ def read_row(m: LeafRecorder, held: Registers[Float32], row: Shared[Float32]) ->
 @moves(stored=lambda held: held)
 @by_text
 def write_row(m: LeafRecorder, y: Writes[Global[Float32]], row: Int32, held: Registers[Float32]) -> None:
-    """The result of a row."""
+    """Write the result of a row."""
     raise NotImplementedError("write the leaves in dsl_kernels/kernels/{op}/leaves.py")
 '''
 
-_TEST = '''"""{title}: every workload on every executor that can run here. The shared tests cover its variants too."""
+_TEST = '''"""{title}: its reference on every workload. The shared tests cover its variants."""
 
 from __future__ import annotations
 
@@ -274,7 +276,7 @@ def test_reference_is_written_and_finite(workload) -> None:
 
 
 def leaves(backend: str, op: str) -> str:
-    """What a DSL is told of a new operation."""
+    """The file of a new operation for a DSL, from the DSL's template."""
     return environment().get_template(f"{backend}/{LEAVES}").render(op=op)
 
 
@@ -282,7 +284,7 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
     """Write the files of a new operation below `root` and return their paths.
 
     Raises:
-        InvalidArgumentError: not a usable name, or a file is already there.
+        InvalidArgumentError: the name is not usable, or a file exists already.
     """
     if not op.isidentifier() or keyword.iskeyword(op) or op != op.lower() or "__" in op or op.startswith("_"):
         raise InvalidArgumentError(

@@ -1,7 +1,7 @@
-"""A kernel in one file: operands, a schedule and bodies that belong to no operation, tried without a registry.
+"""A kernel in one file: operands, a schedule and bodies, run without an operation or a registry.
 
-`examples/` has a ladder of them, and `python -m codegen try FILE` runs those of a file. What is written for a sketch moves into an
-operation unchanged: its `declare` and bodies are those of a `TileProgram`.
+`examples/` holds a ladder of sketches, and `python -m codegen try FILE` runs those of a file. Its `declare`
+and bodies are those of a `TileProgram`, so a sketch moves into an operation unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @recorded
 def barriers_stand(m: Recorder) -> None:
-    """What every thread does first where a sketch does not say."""
+    """What every thread does first when a sketch does not say: initialise the barriers."""
     m.barriers_stand()
 
 
@@ -49,14 +49,14 @@ class Sketch:
     """One kernel for one architecture.
 
     Attributes:
-        name: of its function; no operation may have it.
-        operands: what it takes, in order: inputs, workspaces and outputs. An extent that is a name is a size of the call.
+        name: its function's name, which no operation may have.
+        operands: inputs, workspaces and outputs, in order. An extent that is a name is a size of the call.
         declare: (no knobs, the architecture) -> the schedule.
-        bodies: a function for each role, and under START one for what every thread does first where that is more than
-            waiting for the barriers.
-        expected: inputs -> outputs by name, as torch computes them.
-        sizes: each size of the call that `operands` name.
-        limit: the greatest error of an output, over the length of what is expected.
+        bodies: a function per role, and under START one for what every thread does first, if that is more
+            than initialising the barriers.
+        expected: inputs -> outputs by name, computed by torch.
+        sizes: the value of each size that `operands` name.
+        limit: the greatest relative error (2-norm) of an output.
         arch: sm_90a or sm_100a.
     """
 
@@ -71,38 +71,44 @@ class Sketch:
 
     @cached_property
     def program(self) -> TileProgram:
-        """The sketch as executors and the printer take it."""
+        """The sketch as the executors and the printer take it."""
         problem = SimpleNamespace(forms={"default": self.operands}, operands=lambda form: self.operands)
         bodies = {START: barriers_stand, **self.bodies}
-        return TileProgram(self.name, problem, (), self.declare, lambda k, arch: bodies)  # type: ignore[arg-type]
+        return TileProgram(
+            self.name,
+            problem,  # type: ignore[arg-type]
+            (),
+            self.declare,
+            lambda k, arch: bodies,
+        )
 
     @property
     def schedule(self) -> Schedule:
-        """What `declare` gives."""
+        """The schedule that `declare` gives on the sketch's architecture."""
         return self.program.schedule({}, get_arch(self.arch))
 
     def require_legal(self) -> None:
         """Hold the schedule to every rule of its architecture.
 
         Raises:
-            DeclarationError: a rule is broken; all that are stand in it.
+            DeclarationError: the schedule breaks rules; the error lists all of them.
         """
         if broken := check(self.program, {}, get_arch(self.arch)):
-            found = "; ".join(f"{v.code}: {v.figure}, limit {v.limit}: {v.fix}" for v in broken)
+            violations = "; ".join(f"{v.code}: {v.figure}, limit {v.limit}: {v.fix}" for v in broken)
             raise DeclarationError(
                 f"sketch {self.name}",
                 expected=f"a schedule that {self.arch} takes",
-                got=found,
+                got=violations,
                 fix="see each",
             )
 
     def source(self, dsl: str) -> str:
-        """The module that a DSL gets; errors as `require_legal` and `codegen.render.render`."""
+        """The module printed for a DSL; raises as `require_legal` and `codegen.render.render` do."""
         self.require_legal()
         return render(Instance(self.program, dsl, get_arch(self.arch), {}, frame(dsl)))
 
     def variant(self, dsl: str) -> Variant:
-        """The module in the cache, so that compiling it again costs nothing, as executors take it."""
+        """The printed module as a variant in the cache, where a second compilation costs nothing."""
         programs.lend(self.program)
         text = self.source(dsl).encode()
         digest = sha256(text).hexdigest()
@@ -113,10 +119,10 @@ class Sketch:
         return Variant(name, self.name, dsl, self.arch, {}, path, digest)
 
     def draw(self, seed: int = 0, device: str = "cpu") -> dict[str, torch.Tensor]:
-        """Normal inputs, and outputs that no right kernel would leave: NaN, or -1."""
+        """Draw normal inputs, and fill outputs with what no correct kernel leaves there: NaN, or -1."""
         import torch
 
-        generator, found = torch.Generator().manual_seed(seed), {}
+        generator, values = torch.Generator().manual_seed(seed), {}
         for spec in self.operands:
             shape = [self.sizes[e] if isinstance(e, str) else e for e in spec.shape]
             dtype = spec.torch_dtype
@@ -126,8 +132,8 @@ class Sketch:
                 value = torch.full(
                     shape, 0 if spec.zeroed else torch.nan if dtype.is_floating_point else -1, dtype=dtype
                 )
-            found[spec.name] = value.to(device)
-        return found
+            values[spec.name] = value.to(device)
+        return values
 
     def run(self, executor: Executor, dsl: str = "cutedsl", seed: int = 0, device: str = "cpu") -> Comparison:
         """Draw inputs, run the kernel, and compare each output with what is expected."""
@@ -145,7 +151,7 @@ def sketches(path: Path) -> list[Sketch]:
     """The sketches that a Python file defines, in its order.
 
     Raises:
-        InvalidArgumentError: no such file, it cannot be imported, or there is none in it.
+        InvalidArgumentError: the file does not exist, cannot be imported, or defines no sketch.
     """
     if not path.is_file():
         raise InvalidArgumentError(
@@ -160,9 +166,9 @@ def sketches(path: Path) -> list[Sketch]:
             got=f"{type(error).__name__}: {error}",
             fix="correct it",
         ) from error
-    found = [value for value in vars(module).values() if isinstance(value, Sketch)]
-    if not found:
+    defined = [value for value in vars(module).values() if isinstance(value, Sketch)]
+    if not defined:
         raise InvalidArgumentError(
             "FILE", expected="a Sketch", got=f"none in {path}", fix="define one at the top level"
         )
-    return found
+    return defined

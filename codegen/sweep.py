@@ -27,15 +27,15 @@ PACKAGE = ROOT / "dsl_kernels"
 DEVICE, KERNELS = PACKAGE / "device", PACKAGE / "kernels"
 FRAME = "_frame.py.j2"
 SHARED_LEAVES = "fragment"
-"""The module of a DSL whose leaves are for every operation."""
+"""The module of a DSL with leaves for every operation."""
 PROBE_LEAVES = "probes"
 """The module of a DSL with the leaves that read the clock."""
 FUNCTIONS = ("floats", "scalars", "warps")
 """The modules of a DSL with the functions that the text of any leaf may call."""
 MOST_LEVELS = 9
-"""A sweep level at which every knob has all of its values."""
+"""A sweep level at which every knob takes all of its values."""
 UNSPELLED = "UNSPELLED"
-"""In a file of leaves, the names of those that its DSL does without: schedules that call one are another DSL's."""
+"""In a file of leaves, names the leaves that its DSL does not implement: it skips schedules that call one."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Instance:
         return self.program.variant_id(self.backend, self.arch, self.knobs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A program holds functions of its own: another process reads it from the programs' modules.
+        # A program holds closures, which do not pickle: another process loads it by its operation's name.
         return _instance, (self.program.op, self.backend, self.arch.name, self.knobs, self.template)
 
 
@@ -71,7 +71,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Filter:
-    """What to generate: each field narrows; `name` is a regular expression searched in the variant id."""
+    """Which instances to generate: each field narrows; `name` is a regular expression for the variant id."""
 
     op: str | None = None
     backend: str | None = None
@@ -89,7 +89,7 @@ class Filter:
         return self.accepts(record["op"], record["backend"], record["arch"]) and self.matches(record["id"])
 
     def validate(self) -> None:
-        """Raise UnknownNameError for a field that can match nothing, InvalidArgumentError for a malformed name."""
+        """Raise UnknownNameError if a field matches nothing, InvalidArgumentError if `name` is malformed."""
         try:
             re.compile(self.name or "")
         except re.error as error:
@@ -109,14 +109,14 @@ class Filter:
 
 
 def backends() -> list[str]:
-    """A backend exists where it has a folder of templates."""
+    """The DSLs: each has a folder of templates."""
     return sorted(
         path.name for path in TEMPLATES.iterdir() if path.is_dir() and not path.name.startswith("_")
     )
 
 
 def leaf_files(backend: str, op: str) -> list[Path]:
-    """The files of an operation in a DSL: `kernels/<op>/<dsl>.py`, and `<dsl>_<tag>.py` of one architecture."""
+    """An operation's files for a DSL: `kernels/<op>/<dsl>.py`, and `<dsl>_<tag>.py` for one architecture."""
     folder = KERNELS / op
     return sorted([*folder.glob(f"{backend}.py"), *folder.glob(f"{backend}_*.py")])
 
@@ -125,16 +125,16 @@ def leaf_files(backend: str, op: str) -> list[Path]:
 def leaf_modules(
     backend: str, op: str, tag: str, probed: bool = False
 ) -> tuple[tuple[str, str, frozenset[str]], ...]:
-    """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first.
+    """(alias, module, names) of each module that spells an operation's leaves in a DSL, in look-up order.
 
-    After them come the leaves that all operations share, and those of probes where there are any. A module is said by
-    its place in the package.
+    Modules of one architecture come first, then the operation's own, then those that all operations share,
+    and those of probes if `probed`. `module` is the dotted path within the package.
     """
     paths = sorted(leaf_files(backend, op), key=lambda path: (not path.stem.endswith(tag), path.stem))
     paths += sorted((DEVICE / backend).glob(f"{SHARED_LEAVES}*.py"), reverse=True)
     paths += (path for name in FUNCTIONS for path in (DEVICE / backend).glob(f"{name}.py"))
     paths += (DEVICE / backend).glob(f"{PROBE_LEAVES}.py") if probed else ()
-    found = []
+    listed = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
             continue
@@ -143,7 +143,7 @@ def leaf_modules(
         names |= {
             t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
         }
-        # What a module takes from another one of ours and offers as its own.
+        # A module with `__all__` also offers what it imports.
         names |= {
             alias.name
             for n in tree.body
@@ -153,28 +153,28 @@ def leaf_modules(
         own = path.parent.name == op
         alias = f"leaf{path.stem.removeprefix(backend)}" if own else path.stem
         module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        found.append((alias, module, frozenset(names)))
-    if any(alias.startswith(f"{SHARED_LEAVES}_") for alias, _, _ in found):
-        # Fragments lie otherwise there: a leaf for the other layout would compute something else.
-        found = [module for module in found if module[0] != SHARED_LEAVES]
-    return tuple(found)
+        listed.append((alias, module, frozenset(names)))
+    if any(alias.startswith(f"{SHARED_LEAVES}_") for alias, _, _ in listed):
+        # That module's fragments have another layout, for which a leaf of the plain one would be wrong.
+        listed = [module for module in listed if module[0] != SHARED_LEAVES]
+    return tuple(listed)
 
 
 def unspelled(backend: str, op: str) -> frozenset[str]:
-    """Leaves of an operation that a DSL says it does without."""
+    """Leaves of an operation that a DSL declares it does not implement."""
     trees = [ast.parse(path.read_text()) for path in leaf_files(backend, op)]
-    said = [
+    declared = [
         node.value
         for tree in trees
         for node in tree.body
         if isinstance(node, ast.Assign)
         and [t.id for t in node.targets if isinstance(t, ast.Name)] == [UNSPELLED]
     ]
-    return frozenset(name for value in said for name in ast.literal_eval(value))
+    return frozenset(name for value in declared for name in ast.literal_eval(value))
 
 
 def _can_spell(backend: str, program: TileProgram, arch: ArchSpec, knobs: Mapping[str, Any]) -> bool:
-    """Whether a DSL has the leaves of a schedule, or lacks one that it does not say it does without."""
+    """Whether a schedule calls no leaf that its DSL declares missing; any other missing leaf is an error."""
     lacking = unspelled(backend, program.op)
     if not lacking:
         return True
@@ -184,16 +184,16 @@ def _can_spell(backend: str, program: TileProgram, arch: ArchSpec, knobs: Mappin
 
 
 def frame(backend: str) -> Path:
-    """The template around the text of a kernel in a DSL."""
+    """The template around the printed text of a kernel in a DSL."""
     return TEMPLATES / backend / FRAME
 
 
 def instance_of(variant: Variant, probe: int = 0, **changed: Any) -> Instance:
-    """A generated variant as what it was rendered from, with its probe knob at a value and others changed.
+    """The instance that a generated variant was rendered from, with its probe knob and others changed.
 
     Raises:
-        UnknownNameError: no such knob, or none of the variant's architecture.
-        InvalidArgumentError: a value that the knob does not declare.
+        UnknownNameError: no such knob on the variant's architecture.
+        InvalidArgumentError: the knob does not declare this value.
     """
     program = programs.get(variant.op)
     knobs = {knob.name: variant.knobs[knob.name] for knob in program.knobs if knob.name in variant.knobs}
@@ -220,7 +220,7 @@ def instance_of(variant: Variant, probe: int = 0, **changed: Any) -> Instance:
 
 
 def combinations(program: TileProgram, arch: ArchSpec, level: int) -> Iterator[dict[str, Any]]:
-    """Every assignment of the knobs that apply to `arch` and that its policy has a use for, in declared order."""
+    """The knob assignments for `arch` that the operation's policy finds useful, in declared order."""
     knobs = [knob for knob in program.knobs if not knob.archs or arch.name in knob.archs]
     for values in product(*(knob.values(level) for knob in knobs)):
         assignment = dict(zip((knob.name for knob in knobs), values, strict=True))
@@ -231,7 +231,8 @@ def combinations(program: TileProgram, arch: ArchSpec, level: int) -> Iterator[d
 def sweep(level: int = 0, only: Filter = Filter()) -> Sweep:
     """All instances at `level` that pass `only`, checked against their architectures.
 
-    A DSL that has no leaves of an operation takes no part in it, nor in a schedule that calls one it does without.
+    A DSL without leaves of an operation is skipped, as is a schedule that calls a leaf which its DSL declares
+    missing.
     """
     only.validate()
     result = Sweep()

@@ -1,4 +1,4 @@
-"""Spells the values of a kernel's text in one DSL: expressions, and the places of elements, views, boxes and barriers."""
+"""Spells the values of a kernel's text in one DSL: expressions, elements, views, boxes and barriers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsl_kernels.tile.transfers import transfer_of
 
 from .facts import role_facts
 
-# As Python binds them: a comparison binds less tightly than `|`, and does not chain.
+# Python's precedence: a comparison binds less tightly than `|`, and must not chain.
 _TIGHTNESS: dict[str, float] = {
     "|": 2,
     "^": 2.5,
@@ -39,7 +39,7 @@ class Values:
     """Values as the macros of a DSL's `_spelling.j2` write them.
 
     Attributes:
-        sizes: named numbers that were spelled, for the module to define.
+        sizes: the named numbers spelled so far, which the module must define.
     """
 
     def __init__(self, schedule: Schedule, spelling: Any, leaf_module: Any) -> None:
@@ -48,33 +48,34 @@ class Values:
         self.sizes: dict[str, float] = {}
 
     def spelled(self, number: float, outer: float = 0) -> str:
-        """A number as the module writes it; `outer` is how tightly what stands around it binds."""
+        """A number as the module writes it; `outer` is the precedence of the surrounding expression."""
         if isinstance(number, (Size, Constant)):
             for name, value in number.names.items():
                 if self.sizes.setdefault(name, value) != value:
                     raise DeclarationError(
-                        f"size {name}", expected="one value in a kernel", got=f"{self.sizes[name]} and {value}",
+                        f"size {name}", expected="one value in a kernel",
+                        got=f"{self.sizes[name]} and {value}",
                         fix="give one of the two another name, or none",
                     )  # fmt: skip
         return spell(number, outer)
 
     def _spell(self, macro: str, **values: Any) -> Iterator[str]:
-        found = getattr(self._spelling, macro, None)
-        if found is None:
+        template = getattr(self._spelling, macro, None)
+        if template is None:
             raise TemplateError(
                 "_spelling.j2", expected=f"a macro {macro}", got="none", fix=f"spell {macro} for this DSL"
             )
-        yield from (line for line in str(found(SimpleNamespace(**values))).split("\n") if line.strip())
+        yield from (line for line in str(template(SimpleNamespace(**values))).split("\n") if line.strip())
 
     def _phrase(self, macro: str, **values: Any) -> str:
         return "\n".join(self._spell(macro, **values)).strip()
 
     def value(self, value: t.Value, outer: float = 0) -> str:
-        """An expression as source text; `outer` is how tightly what stands around it binds."""
+        """An expression as source text; `outer` is the precedence of the surrounding expression."""
         return self._folded(t.fold(value, {}), outer)
 
     def _folded(self, value: t.Value, outer: float = 0) -> str:
-        """An expression of which nothing more can be worked out, as source text."""
+        """An expression that is folded as far as it can be, as source text."""
         if isinstance(value, float) and math.isinf(value):
             return self._phrase("infinity", sign="-" if value < 0 else "")
         if isinstance(value, float) and math.isnan(value):
@@ -91,7 +92,7 @@ class Values:
             return self._of_threads(value, outer)
         a, b = value.args
         if value.op in ("min", "max", "ceildiv"):
-            # A DSL may have a function for it: an operation's own, else that of `scalars`.
+            # A DSL may have a function for it: one of the operation's own, else the one of `scalars`.
             return self._phrase(
                 value.op,
                 a=self._beside(a, b),
@@ -117,14 +118,14 @@ class Values:
         return f"({text})" if tightness < outer else text
 
     def _beside(self, value: t.Value, other: t.Value, outer: float = 0) -> str:
-        """An operand; a number takes the dtype of the expression beside it."""
+        """An operand; a number takes the dtype of the other operand."""
         dtype = other.dtype if isinstance(other, t.Expr) else "int32"
         if self._in_leaf and dtype in ("uint32", "int64") and not isinstance(value, t.Expr):
             return self._phrase("constant", dtype=dtype, number=int(value), value=self.spelled(value))
         return self._folded(value, outer)
 
     def _of_threads(self, value: t.Expr, outer: float) -> str:
-        """What only the text of a leaf has."""
+        """An operation that only the text of a leaf contains."""
         if value.op == "~":
             text = f"~{self._folded(value.args[0], _UNARY)}"
             return f"({text})" if outer > _UNARY else text
@@ -153,19 +154,23 @@ class Values:
         return text if array.dtype == value.dtype else self._phrase("to", value=text, dtype=value.dtype)
 
     def _place_in(self, array: leaf_text.Array, at: Iterable[t.Value], outer: float = 0) -> dict[str, Any]:
-        """What macros see of an element: its index in what is named, and by row and column in what that is a part of."""
+        """The facts of an element that macros see: its index in the array, its row and column in the matrix
+        that the array is a line of."""
         matrix, rows, first = array.line or (array, (), 0)
         *own, last = at
         if own and array.swizzle:
             raise DeclarationError(
-                f"{array.name}[row, column] in the text of a leaf", expected="rows that are not swizzled", got=f"a swizzle of {array.swizzle} bytes",
+                f"{array.name}[row, column] in the text of a leaf", expected="rows that are not swizzled",
+                got=f"a swizzle of {array.swizzle} bytes",
                 fix="read or write groups of elements",
             )  # fmt: skip
         index = plus(own[0] * array.shape[1], last) if own else last
         unsigned = isinstance(last, t.Expr) and last.dtype == "uint32"
         return {
-            "name": array.name, "index": self.value(index, outer), "wide": array.wide, "matrix": matrix.name, "first": self.value(first, 4),
-            "rows": [self.value(row) for row in (*rows, *own)], "column": self.value(last, outer), "unsigned": unsigned, "staged": array.staged,
+            "name": array.name, "index": self.value(index, outer), "wide": array.wide, "matrix": matrix.name,
+            "first": self.value(first, 4),
+            "rows": [self.value(row) for row in (*rows, *own)], "column": self.value(last, outer),
+            "unsigned": unsigned, "staged": array.staged,
         }  # fmt: skip
 
     def _schedule_role(self, name: str) -> SimpleNamespace:
@@ -187,20 +192,22 @@ class Values:
         return self.value(argument)
 
     def _facts(self, view: t.View) -> SimpleNamespace:
-        """What macros see of a view: the buffer, the stage, the first row and how many rows."""
+        """The facts of a view that macros see: its buffer, stage, rows and columns."""
         buffer = self._schedule.buffer(view.buffer)
         rows = view.rows or buffer.shape[0]
         first = view.first
         return SimpleNamespace(
             buffer=buffer, name=buffer.name, slot=self._stage(view, buffer),
             first=self.value(first), end=self.value(first + rows), whole=view.rows in (None, buffer.shape[0]),
-            column=self.value(view.column, 4), column_end=self.value(plus(view.column, view.width)) if view.width else None,
-            columns=self.spelled(buffer.shape[-1]), width=self.spelled(view.width or buffer.shape[-1]), place=self.value(self._place(view, buffer), 5),
+            column=self.value(view.column, 4),
+            column_end=self.value(plus(view.column, view.width)) if view.width else None,
+            columns=self.spelled(buffer.shape[-1]), width=self.spelled(view.width or buffer.shape[-1]),
+            place=self.value(self._place(view, buffer), 5),
             threads=self._schedule.role(buffer.role).warps * 32 if buffer.role else None,
         )  # fmt: skip
 
     def _place(self, view: t.View, buffer: Buffer) -> t.Value:
-        """Element of the buffer, over all stages, at which a view begins; of tensor memory the column."""
+        """The element (in tensor memory: the column) at which a view begins, counted over all stages."""
         stage: t.Value = 0
         tensor = buffer.space is Space.TENSOR
         if view.use is not None and buffer.stages > 1:
@@ -208,13 +215,13 @@ class Values:
                 buffer.columns if tensor else buffer.stage_elements
             )
         if tensor:
-            # Of 16 bits two elements share a column.
+            # A column of tensor memory holds 4 bytes, so two 16-bit elements unless the buffer is unpacked.
             packed = 4 // DTYPES[buffer.dtype].bytes if not buffer.unpacked else 1
             column = _divided(view.column, packed)
             return plus(plus(self._schedule.tensor_offset(buffer.name), stage), column)
         each = math.prod(buffer.shape[1:])
         if view.width is not None and buffer.swizzle:
-            # Rows of a swizzled buffer are as wide as the swizzle, one such panel behind the other.
+            # A swizzled buffer is a sequence of panels whose rows are as wide as the swizzle.
             each = buffer.swizzle // DTYPES[buffer.dtype].bytes
             stage = plus(stage, view.column * buffer.shape[0])
         return plus(stage, view.first if each == 1 else view.first * each)
@@ -225,7 +232,7 @@ class Values:
         return self._ring(view.use, buffer.stages)
 
     def _ring(self, use: t.Value, stages: int) -> str:
-        """Index of the ring slot of a use; written plainly, as uses are never negative."""
+        """Index of a use's ring slot, by a plain `%`, as uses are never negative."""
         return "0" if stages == 1 else f"{self.value(use, 5)} % {self.spelled(stages, 6)}"
 
     def _view(self, view: t.View) -> str:
@@ -233,17 +240,19 @@ class Values:
         return self._phrase("view", **vars(self._facts(view)), space=buffer.space.value)
 
     def _group_in(self, array: leaf_text.Array, at: Iterable[t.Value], size: int) -> dict[str, Any]:
-        """What macros see of a group of elements: its number, or the row and column at which it begins."""
+        """The facts of a group of elements that macros see: its number, or its first row and column."""
         whole, rows, first = array.line or (array, (), 0)
         *own, last = at
         return {
-            "size": self.spelled(size), "group": None if own else self.value(last), "name": array.name, "matrix": whole.name,
-            "first": self.value(first), "rows": [self.value(row) for row in (*rows, *own)], "column": self.value(last, 4), "staged": array.staged,
+            "size": self.spelled(size), "group": None if own else self.value(last), "name": array.name,
+            "matrix": whole.name,
+            "first": self.value(first), "rows": [self.value(row) for row in (*rows, *own)],
+            "column": self.value(last, 4), "staged": array.staged,
             "shape": [self.spelled(extent) for extent in array.shape], "swizzle": array.swizzle,
         }  # fmt: skip
 
     def _box(self, box: t.Box) -> dict[str, Any]:
-        """What macros see of a box: its tensor map, its coordinates and its ranges, outermost first."""
+        """The facts of a box that macros see: its tensor map, coordinates and ranges, outermost first."""
         tensor_map = next(m for m in self._schedule.maps if m.name == box.map)
         extents = tuple(reversed(tensor_map.box))
         at = [self.value(place) for place in box.at]
@@ -258,9 +267,10 @@ class Values:
         }
 
     def _tile(self, view: t.View, rows: int, columns: int, major: str) -> SimpleNamespace:
-        """The stage of a product's operand, and the number of the tile of `rows` by `columns` at which its view begins.
+        """The stage of a product's operand, and the index of the `rows` by `columns` tile at which its
+        view begins.
 
-        Columns of a K-major operand are its depth: tiles lie behind one another along K.
+        The columns of a K-major operand are its depth: its tiles follow one another along K.
         """
         buffer = self._schedule.buffer(view.buffer)
         tile = _divided(view.first, rows) if view.width is None else _divided(view.column, columns)
@@ -276,7 +286,7 @@ class Values:
         )
 
     def _words(self, pipe: Pipeline, cta: t.Value) -> str:
-        """Where the words begin that CTAs of the grid send to one of them."""
+        """The address of the first word in the inbox of a CTA, to which other CTAs of the grid send."""
         total, first = words_of(self._schedule, pipe.through)
         place = plus(cta * total if isinstance(cta, t.Expr) else cta * int(total), first[pipe.name])
         return f"{pipe.through} + {self.value(place, 4)}" if not _is_zero(place) else pipe.through
@@ -297,7 +307,7 @@ def _dtypes(*values: t.Value) -> set[str]:
 
 
 def plus(a: t.Value, b: t.Value) -> t.Value:
-    """a + b, without zeros."""
+    """a + b, simplified when one of them is the literal 0."""
     if _is_zero(a):
         return b
     return a if _is_zero(b) else a + b
@@ -308,7 +318,11 @@ def _is_zero(value: t.Value) -> bool:
 
 
 def _divided(value: t.Value, by: int) -> t.Value:
-    """value / by, where that is a whole number whatever the names in it are."""
+    """value / by, if that is exact for every value of the names in it.
+
+    Raises:
+        TemplateError: it may not be exact.
+    """
     if not isinstance(value, t.Expr):
         if value % by == 0:
             return value // by
@@ -320,5 +334,6 @@ def _divided(value: t.Value, by: int) -> t.Value:
         if not isinstance(b, t.Expr) and b % by == 0:
             return a if b == by else a * (b // by)
     raise TemplateError(
-        "a product's operand", expected=f"a first row that is a multiple of {by}", got=str(value), fix="multiply an index by the rows of a tile"
+        "a product's operand", expected=f"a first row that is a multiple of {by}", got=str(value),
+        fix="multiply an index by the rows of a tile"
     )  # fmt: skip

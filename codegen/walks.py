@@ -1,4 +1,5 @@
-"""The walks by which the clock ranks variants: recorded once a variant, at launches that differ as much as its grids' do."""
+"""Records the walks by which the clock ranks variants: once per variant,
+at launches spread over its grids."""
 
 from __future__ import annotations
 
@@ -16,43 +17,44 @@ from dsl_kernels.clock import cached
 from dsl_kernels.runtime.storage import write_atomically
 from dsl_kernels.variants import Variant
 
-# Launches of a variant that are walked at most, and octaves by which they differ from each other at least.
+# At most MOST launches of a variant are walked, each at least APART octaves away from the others.
 MOST, APART = 24, 0.3
 GRIDS = ("core", "serving", "wide")
-# What points leave unsaid, as inputs are drawn for them.
+# Sizes that a point may omit, at the values with which its inputs are drawn.
 UNSAID = {"topk": 2048}
 CLOCK = Path(clock.__file__).parent
 
 
 def digest() -> str:
-    """What a walk depends on beside its variant: the sources of the clock that walk, and Hopper's measured rates."""
-    found = hashlib.sha256()
+    """Hash of what a walk depends on besides its variant: the clock's sources and the measured rates."""
+    sources = hashlib.sha256()
     walking = (CLOCK / f"{name}.py" for name in ("machine", "rates", "sm", "walk", "work"))
     for path in (*walking, *CLOCK.parent.glob("tuned/*_rates.json")):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+        sources.update(path.read_bytes())
+    return sources.hexdigest()[:16]
 
 
 def calls_of(op: str, gpu: GpuSpec, grids: Sequence[str] = GRIDS) -> list[registry.Call]:
-    """Every point of these grids of an operation, as a call."""
-    problem, found = problems.get(op), {}
+    """Every point of an operation's grids, as a call."""
+    problem, calls = problems.get(op), {}
     for grid in grids:
         for form, params in problem.grid(grid):
             sizes = {name: value for name, value in params.items() if isinstance(value, int)}
-            # A smaller cache lies in the L2, where queries share its rows.
+            # A quarter of the pages fits in L2, where queries share rows.
             smaller = [{**sizes, "pages": sizes["pages"] // 4}] if "pages" in sizes else []
             for given in (sizes, *smaller):
-                # Scalars say how a call is to be done: plainly, unless the point says otherwise.
+                # Scalars are modes of a call: zero is the plain one, unless the point says otherwise.
                 plain = {spec.name: 0 for spec in problem.operands(form) if not spec.shape}
                 known = {**plain, **UNSAID, **problem.dims_of(form, given)}
                 dims = {name: known.get(name, 1) for name in problem.dims(form)}
                 call = registry.Call.on(gpu, op, form, dims)
-                found[call.key] = call
-    return list(found.values())
+                calls[call.key] = call
+    return list(calls.values())
 
 
 def spread(places: Mapping[Any, cached.Place]) -> list[Any]:
-    """Of places those that lie farthest from the ones before them, from the first on."""
+    """Farthest-point sampling: from the first place on,
+    each next one is the farthest from those already chosen."""
     left = dict(places)
     kept = [next(iter(left))]
     away = {key: math.dist(at, left[kept[0]]) for key, at in left.items()}
@@ -66,9 +68,9 @@ def spread(places: Mapping[Any, cached.Place]) -> list[Any]:
 
 
 def walked(variant: Variant) -> list[list[Any]]:
-    """The walks of a variant, a row each: its place, clocks, the tensor cores' share, the busiest unit."""
+    """The walks of a variant, one row each: place, clocks, share of the tensor cores, busiest unit."""
     sms = {}
-    # A GPU with a note is for predictions only.
+    # A GPU with a note exists for predictions only.
     for gpu in (row for row in GPUS.values() if row.arch.name == variant.arch and not row.note):
         for call in calls_of(variant.op, gpu):
             if registry.refusal(call, variant) is None:
@@ -76,19 +78,20 @@ def walked(variant: Variant) -> list[list[Any]]:
     places = {key: cached.place(sm.share) for key, sm in sms.items()}
     rows = []
     for key in spread(places) if places else []:
-        found = sms[key].walk()
-        figures = (*places[key], found.clocks, found.busy.get("tensor cores", 0.0))
-        rows.append([*(float(f"{figure:.5g}") for figure in figures), found.bound])
+        walk = sms[key].walk()
+        figures = (*places[key], walk.clocks, walk.busy.get("tensor cores", 0.0))
+        rows.append([*(float(f"{figure:.5g}") for figure in figures), walk.bound])
     return rows
 
 
 def record(arch: str, progress: Callable[[str], None] = lambda variant: None, jobs: int = 2) -> list[str]:
-    """Walk the variants of an architecture whose recorded walks are of another module or clock; returns their ids."""
+    """Walk each variant of an architecture whose module or clock changed since its record;
+    returns their ids."""
     path, now = cached.path_of(arch), digest()
-    held = json.loads(path.read_text()) if path.exists() else {}
-    known = held.get("variants", {}) if held.get("clock") == now else {}
+    recorded = json.loads(path.read_text()) if path.exists() else {}
+    known = recorded.get("variants", {}) if recorded.get("clock") == now else {}
     wanted = {v.id: v for op in cached.RANKED.get(arch, ()) for v in variants.variants(op, arch=arch)}
-    # A variant that no grid called is walked again: a grid may have got a point of it.
+    # Walk a variant again if no grid called it: a grid may have gained a point that does.
     kept = {
         name: r
         for name, r in known.items()
@@ -105,7 +108,7 @@ def record(arch: str, progress: Callable[[str], None] = lambda variant: None, jo
 
 
 def _text(arch: str, now: str, kept: Mapping[str, Any]) -> str:
-    """The file: a line a variant, so that a change shows which ones it is of."""
+    """The file's text: one line per variant, so that a diff shows which variants changed."""
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept))
     head = {
         "schema": cached.SCHEMA,

@@ -15,6 +15,7 @@ from .arch import GpuSpec, arch_for_capability, get_arch, gpu_row
 from .arguments import checked, require_known
 from .dtypes import DTYPES
 from .errors import ExecutorUnavailableError
+from .peers import views
 from .variants import Variant
 
 
@@ -182,6 +183,8 @@ class Emulator:
                 dtype=_element_type(spec.dtype),
             )
 
+        shared = [spec for spec in programs.get(variant.op).declared_operands(variant.knobs) if spec.peers]
+
         def launch(operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
             sizes = {**dims, **{name: operands[name] for name in artifact.scalars}}
             grid = tuple(evaluate(text, sizes) for text in artifact.grid)
@@ -198,6 +201,8 @@ class Emulator:
                     args.append(sizes[param.source])
                 else:
                     args.append(evaluate(param.source, sizes))
+            # What other ranks hold, which the kernel reaches from this rank's operands.
+            memory = [view for spec in shared for view in views(operands[spec.name], operands[spec.peers])]
             self.report = emulator.launch(
                 ptx,
                 grid,
@@ -216,6 +221,7 @@ class Emulator:
                 strict_races=self.strict,
                 strict_exits=True,
                 trace=self.trace,
+                memory=memory,
             )
 
         return _InTorch(launch)

@@ -1,6 +1,7 @@
 """The tile language in one import: the names in which a schedule, a body and a leaf are written.
 
-`docs/declaring.md` explains each name, and `examples/` introduces them one idea at a time.
+docs/declaring.md, bodies.md, statements.md and leaves.md explain each name, and `examples/` introduces them
+one idea at a time.
 """
 
 from .abi import TensorMap

@@ -1,7 +1,8 @@
 """4. Warp specialisation: attention of 128 queries over any number of keys, forward.
 
-One warp brings keys and values into two rings; two warpgroups multiply, weigh and multiply again, and give each slot back as
-soon as their product has read it. Scores never leave registers: rounded, they are the second product's operand.
+One warp loads keys and values into two rings. Two warpgroups multiply, take the softmax and multiply again;
+they release each slot as soon as the product has read it. Scores never leave registers: rounded, they are an
+operand of the second product.
 
     python -m codegen try examples/attention.py --on emulator
 """
@@ -51,7 +52,7 @@ from dsl_kernels.language import (
 
 DIM, TILE, QUERIES, STAGES = 64, 64, 128, 2
 SCALE = DIM**-0.5 * math.log2(math.e)
-"""Takes scores to exponents of 2."""
+"""Converts scores to exponents of 2."""
 
 
 def declare(k, arch):
@@ -82,10 +83,13 @@ def declare(k, arch):
             Pipeline("v", ("v_s",), "load", Engine.BULK, reader, STAGES),
         ),
         mmas=(
-            Mma("qk", "wgmma", "attend", 64, TILE, DIM, "bfloat16", a="q_s", b="k_s", acc="scores", doc="S = Q K^T"),
             Mma(
-                "pv", "wgmma", "attend", 64, DIM, TILE, "bfloat16", b_major="mn", a_space=Space.REGISTER, a="weights",
-                b="v_s", acc="acc", doc="O += P V",
+                "qk", "wgmma", "attend", 64, TILE, DIM, "bfloat16",
+                a="q_s", b="k_s", acc="scores", doc="S = Q K^T",
+            ),
+            Mma(
+                "pv", "wgmma", "attend", 64, DIM, TILE, "bfloat16", b_major="mn", a_space=Space.REGISTER,
+                a="weights", b="v_s", acc="acc", doc="O += P V",
             ),
         ),
         grid=(f"queries // {QUERIES}",),
@@ -106,7 +110,7 @@ def online_softmax(
     total: Registers[Float32],
     factor: Registers[Float32],
 ) -> None:
-    """Scores to weights below the running maximum. A thread has two rows, four lanes share each."""
+    """Turn scores into weights below the running maximum. A thread holds two rows; four lanes share a row."""
     for r in range(2):
         peak = named(f"peak_{r}", maximum(top[r], quad_most(row_most(scores, r))))
         factor[r] = exp2((top[r] - peak) * SCALE)
@@ -120,7 +124,7 @@ def online_softmax(
 
 @by_text
 def rescale(m: LeafRecorder, acc: Registers[Float32], factor: Registers[Float32]) -> None:
-    """What earlier tiles added up shrinks with their weights. Of four registers two are of either row."""
+    """Scale earlier tiles' sums down with their weights. Two of every four registers are of each row."""
     for i in unrolled(acc.size):
         acc[i] = acc[i] * factor[i // 2 % 2]
 
@@ -133,7 +137,7 @@ def write_result(
     acc: Registers[Float32],
     total: Registers[Float32],
 ) -> None:
-    """Rows from `first` on, over the sum of their weights."""
+    """Write the rows from `first` on, divided by the sum of their weights."""
     for r in range(2):
         inverse = named(f"inverse_{r}", divide(1.0, total[r]))
         line = out.row(f"line_{r}", first + m.thread // WARP * 16 + m.thread % WARP // 4 + 8 * r, DIM)

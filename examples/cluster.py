@@ -1,8 +1,8 @@
 """5. A cluster: two CTAs share the tiles of B of a matrix product on Hopper.
 
-Both have 128 rows of A of their own and the same columns of B. Each loads half of a tile of B and has the copy engine write
-it into the shared memory of both, so that B is read from the L2 once. A slot is free again when the readers of both CTAs
-have given it back: the plan counts their arrivals.
+Each CTA has 128 rows of A of its own; both need the same columns of B. Each loads half of a tile of B, and
+the copy engine writes it into the shared memory of both, so B is read from L2 once. A slot is free when the
+readers of both CTAs have released it: the barrier plan counts their arrivals.
 
     python -m codegen try examples/cluster.py --on emulator
 """
@@ -51,7 +51,10 @@ def declare(k, arch):
         ),
         pipelines=(Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, reader, STAGES, multicast=True),),
         mmas=(
-            Mma("product", "wgmma", "multiply", 64, TILE, DEPTH, "float16", a="a_s", b="b_s", acc="acc", doc="C += A B^T"),
+            Mma(
+                "product", "wgmma", "multiply", 64, TILE, DEPTH, "float16",
+                a="a_s", b="b_s", acc="acc", doc="C += A B^T",
+            ),
         ),
         grid=(f"m // {TILE}", f"{N // TILE}"),
         axes=("row", "column"),

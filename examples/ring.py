@@ -1,7 +1,8 @@
-"""2. A ring: one warp brings rows in while four warps add up the ones before.
+"""2. A ring: one warp loads rows while four warps add up the earlier ones.
 
-A pipeline is a ring of slots with one role that fills it and others that read it. Here the copy engine fills it, a row a
-slot. Barriers, their counts and parities, and who arrives are worked out from its declaration: no body mentions one.
+A pipeline is a ring of slots, with one role that fills them and others that read them. Here the copy engine
+fills a slot with one row. Barriers, their counts and parities, and who arrives follow from the declaration:
+no body mentions one.
 
     python -m codegen try examples/ring.py
 """
@@ -40,7 +41,7 @@ from dsl_kernels.language import (
 )
 
 COLUMNS, ROWS, STAGES = Size(1024, "COLUMNS"), Size(16, "ROWS"), Size(3, "STAGES")
-"""Numbers that printed modules call by these names."""
+"""Sizes that printed modules refer to by these names."""
 WARPS = 4
 THREADS = WARPS * WARP
 
@@ -63,14 +64,14 @@ def declare(k, arch):
 
 @by_text
 def add_row(m: LeafRecorder, sums: Registers[Float32], row: Shared[Float32]) -> None:
-    """A thread's columns of a row onto its sums."""
+    """Add a thread's columns of a row to its sums."""
     for i in unrolled(sums.size):
         sums[i] += row[i * THREADS + m.thread]
 
 
 @by_text
 def write_sums(m: LeafRecorder, y: Writes[Global[Float32]], block: Int32, sums: Registers[Float32]) -> None:
-    """A block's sums."""
+    """Write the sums of a block."""
     line = y.row("line", block, COLUMNS)
     for i in unrolled(sums.size):
         line[i * THREADS + m.thread] = sums[i]

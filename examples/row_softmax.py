@@ -1,7 +1,8 @@
 """1. Row softmax: threads, registers and a named barrier.
 
-A kernel is a schedule (who there is, what memory they have), a body for each role, and the leaves that a body calls. This
-one has a single role of four warps. A CTA takes a row, a thread every 128th column of it.
+A kernel is a schedule (its roles and their memory), a body for each role, and the leaves that a body calls.
+This kernel has a single role of four warps. A CTA computes one row; each thread holds every 128th column of
+it.
 
     python -m codegen try examples/row_softmax.py
 """
@@ -61,7 +62,7 @@ def declare(k, arch):
 
 @by_text
 def read_row(m: LeafRecorder, held: Registers[Float32], x: Global[Float32], row: Int32) -> None:
-    """A thread's columns of a row."""
+    """Read a thread's columns of a row."""
     line = x.row("line", row, COLUMNS)
     for i in unrolled(held.size):
         held[i] = line[i * THREADS + m.thread]
@@ -69,7 +70,7 @@ def read_row(m: LeafRecorder, held: Registers[Float32], x: Global[Float32], row:
 
 @by_text
 def share_maximum(m: LeafRecorder, peaks: Shared[Float32], held: Registers[Float32]) -> None:
-    """The maximum of each warp's columns."""
+    """Publish the maximum of each warp's columns."""
     peak: Float32 = held[0]
     for i in unrolled(1, held.size):
         peak = maximum(peak, held[i])
@@ -82,7 +83,7 @@ def share_maximum(m: LeafRecorder, peaks: Shared[Float32], held: Registers[Float
 def exponentials(
     m: LeafRecorder, held: Registers[Float32], sums: Shared[Float32], peaks: Shared[Float32]
 ) -> None:
-    """exp(x - maximum of the row) in place of x, and the sum of each warp's columns."""
+    """Replace x by exp(x - the row's maximum), and publish the sum of each warp's columns."""
     peak = maximum(maximum(peaks[0], peaks[1]), maximum(peaks[2], peaks[3]))
     total: Float32 = 0.0
     for i in unrolled(held.size):
@@ -97,7 +98,7 @@ def exponentials(
 def write_row(
     m: LeafRecorder, y: Writes[Global[Float32]], row: Int32, held: Registers[Float32], sums: Shared[Float32]
 ) -> None:
-    """The exponentials over the sum of the row."""
+    """Write the exponentials divided by the sum of the row."""
     line = y.row("line", row, COLUMNS)
     scale = divide(1.0, (sums[0] + sums[1]) + (sums[2] + sums[3]))
     for i in unrolled(held.size):
@@ -105,7 +106,7 @@ def write_row(
 
 
 class Kernel(Names):
-    """What the schedule and the operands are called in a body."""
+    """The schedule's buffers and the operands, by the names that bodies use."""
 
     x: Global
     y: Global
@@ -116,7 +117,7 @@ class Kernel(Names):
 
 @recorded
 def weigh(m: Recorder) -> None:
-    """Warps meet twice: when all maxima are there, and when all sums are."""
+    """The warps meet twice: once all maxima are in shared memory, and once all sums are."""
     s = Kernel(m)
     read_row(m, s.held, s.x, m.block(0))
     share_maximum(m, s.peaks, s.held)

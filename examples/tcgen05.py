@@ -1,8 +1,9 @@
-"""6. Blackwell: sums in tensor memory, one warp issues every product.
+"""6. Blackwell: accumulators in tensor memory, and one warp that issues every product.
 
-The tensor cores of an SM work for the CTA, not for a warpgroup: one thread issues them, operands lie in shared memory, and
-sums lie in tensor memory. A commit says when what was issued has been done; only that may give a slot back. Two tiles of
-sums take turns, so that four warps write one tile out while the next one is added up.
+The tensor cores of an SM serve the CTA, not a warpgroup: one thread issues the products, operands are in
+shared memory, accumulators in tensor memory. A commit signals when everything issued before it has completed;
+only that may release a slot. Two accumulators alternate, so four warps write one tile out while the next one
+is computed.
 
     python -m codegen try examples/tcgen05.py --on emulator
 """
@@ -50,11 +51,16 @@ def declare(k, arch):
             Buffer("row", Space.REGISTER, (TILE, TILE), "float32", role="write"),
         ),
         pipelines=(
-            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("multiply", Engine.TCGEN05),), STAGES),
+            Pipeline(
+                "ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("multiply", Engine.TCGEN05),), STAGES
+            ),
             Pipeline("c", ("c_t",), "multiply", Engine.TCGEN05, (Reader("write", Engine.TMEM, "warp"),), 2),
         ),
         mmas=(
-            Mma("product", "tcgen05", "multiply", TILE, TILE, DEPTH, "float16", a="a_s", b="b_s", acc="c_t", doc="C += A B^T"),
+            Mma(
+                "product", "tcgen05", "multiply", TILE, TILE, DEPTH, "float16",
+                a="a_s", b="b_s", acc="c_t", doc="C += A B^T",
+            ),
         ),
         grid=(f"m // {TILE}",),
         axes=("block",),

@@ -1,7 +1,8 @@
 """3. Tensor cores: C = A B^T of 128 x 128 tiles on Hopper.
 
-An `Mma` declares a product: its unit, its tile, where operands and sums lie. Tiles come as boxes of a tensor map, in the
-swizzle that tensor cores read. The two warpgroups of `multiply` have 64 rows each.
+An `Mma` declares a product: its unit, its tile, and the buffers of its operands and its accumulator. Tiles
+are loaded as boxes of a tensor map, in the swizzle that tensor cores read. Each of the two warpgroups of
+`multiply` computes 64 rows.
 
     python -m codegen try examples/wgmma.py --on emulator
 """
@@ -48,7 +49,8 @@ def declare(k, arch):
         ),
         mmas=(
             Mma(
-                "product", "wgmma", "multiply", 64, TILE, DEPTH, "float16", a="a_s", b="b_s", acc="acc", doc="C += A B^T"
+                "product", "wgmma", "multiply", 64, TILE, DEPTH, "float16",
+                a="a_s", b="b_s", acc="acc", doc="C += A B^T",
             ),
         ),
         grid=(f"{N // TILE}", f"m // {TILE}"),

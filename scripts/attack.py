@@ -1,10 +1,11 @@
-"""Attack the library with random input, and print what it ended in beside what was recorded before.
+"""Attack the library with random input, and print the outcomes beside the recorded ones.
 
     python scripts/attack.py                                     every attack in full
-    python scripts/attack.py --budget 120s --only calls,helpers  so long in all, of these
+    python scripts/attack.py --budget 120s --only calls,helpers  these attacks, 120 s in all
     python scripts/attack.py --record                            in full, and write docs/attack.json
 
-Each attack runs in a process of its own, so that a crash is counted too. Status 1 if any input ended as none may.
+Each attack runs in a process of its own, so that a crash is counted too. Exits with 1 if any input had an
+outcome that none may have: an untyped error, a timeout or a wrong result.
 """
 
 from __future__ import annotations
@@ -56,27 +57,27 @@ def main(
     except DslKernelError as error:
         show_error(error)
         raise typer.Exit(2) from None
-    held = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    found: dict[str, Counts] = {}
+    recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    outcomes: dict[str, Counts] = {}
     with out.progress() as bar:
         for position, name in enumerate(chosen):
             begin, attack = time.monotonic(), ATTACKS[name]
             task = bar.add_task(name, total=attack.runs)
-            # What an attack leaves of its share goes to those that follow.
+            # Time that an attack does not use goes to the attacks after it.
             share = None if seconds is None else max(1.0, seconds / (len(chosen) - position))
-            for found[name] in chunks(attack, seed, share):
-                bar.update(task, completed=found[name].runs)
+            for outcomes[name] in chunks(attack, seed, share):
+                bar.update(task, completed=outcomes[name].runs)
             if seconds is not None:
                 seconds -= time.monotonic() - begin
-    show(chosen, found, held)
+    show(chosen, outcomes, recorded)
     if record:
-        write(found, held, seed)
-    if any(counts.defects for counts in found.values()):
+        write(outcomes, recorded, seed)
+    if any(counts.defects for counts in outcomes.values()):
         raise typer.Exit(1)
 
 
 def selected(only: str | None) -> list[str]:
-    """The attacks that were asked for."""
+    """The attacks that `only` names, or all of them."""
     names = list(ATTACKS) if only is None else [part.strip() for part in only.split(",")]
     for name in names:
         require_known("--only", name, ATTACKS, "attack")
@@ -84,7 +85,7 @@ def selected(only: str | None) -> list[str]:
 
 
 def seconds_of(budget: str | None) -> float | None:
-    """Seconds of a text such as 120s or 10m."""
+    """The seconds of a budget such as 120s or 10m; None if there is no budget."""
     if budget is None:
         return None
     match = re.fullmatch(r"(\d{1,9})([smh]?)", budget.strip())
@@ -96,7 +97,7 @@ def seconds_of(budget: str | None) -> float | None:
 
 
 def chunks(attack: Attack, seed: int, seconds: float | None) -> Iterator[Counts]:
-    """The counts so far, after each chunk, until the attack is whole or the time would not do for another."""
+    """The counts after each chunk, until the attack is complete or time is too short for another chunk."""
     total, turn, begin = Counts(), 0, time.monotonic()
     while total.runs < attack.runs:
         count = min(attack.chunk, attack.runs - total.runs)
@@ -111,7 +112,7 @@ def chunks(attack: Attack, seed: int, seconds: float | None) -> Iterator[Counts]
 
 
 def apart(attack: Attack, count: int, seed: int) -> Counts:
-    """A chunk in a process of its own; one that dies counts as untyped."""
+    """Run a chunk in a process of its own; a process that dies counts as one untyped error."""
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
         try:
             return pool.submit(_chunk, attack, count, seed).result()
@@ -131,28 +132,28 @@ def _chunk(attack: Attack, count: int, seed: int) -> Counts:
     return attack.run(count, seed)
 
 
-def show(chosen: list[str], found: dict[str, Counts], held: dict[str, Any]) -> None:
-    """Print the counts beside those that were recorded, and the first defects."""
+def show(chosen: list[str], outcomes: dict[str, Counts], before: dict[str, Any]) -> None:
+    """Print the counts beside the recorded ones, and the first defects."""
     columns = ("attack", "runs", "refused typed", "untyped", "too slow", "wrong", "recorded")
     rows = []
     for name in chosen:
-        last = held.get("now", {}).get(name)
+        last = before.get("now", {}).get(name)
         recorded = (
             f"{last['untyped'] + last['slow'] + last['mismatches']} of {last['runs']}" if last else None
         )
-        numbers = list(found[name].numbers().values()) if name in found else ["absent", *[None] * 4]
+        numbers = list(outcomes[name].numbers().values()) if name in outcomes else ["absent", *[None] * 4]
         rows.append([ATTACKS[name].about, *numbers, recorded])
     out.show(out.table("", columns, rows, right=columns[1:]))
-    for name, counts in found.items():
+    for name, counts in outcomes.items():
         for example in counts.examples:
             out.error_console().print(f"{name}: {example}", style="red", markup=False, soft_wrap=True)
 
 
-def write(found: dict[str, Counts], held: dict[str, Any], seed: int) -> None:
+def write(outcomes: dict[str, Counts], before: dict[str, Any], seed: int) -> None:
     """Replace the recorded counts of the attacks that ran."""
     date = time.strftime("%Y-%m-%d", time.gmtime())
-    now = {name: {**counts.numbers(), "seed": seed, "date": date} for name, counts in found.items()}
-    content = {**held, "now": {**held.get("now", {}), **now}}
+    now = {name: {**counts.numbers(), "seed": seed, "date": date} for name, counts in outcomes.items()}
+    content = {**before, "now": {**before.get("now", {}), **now}}
     RECORD.write_text(json.dumps(content, indent=1) + "\n")
     out.console().print(
         f"wrote {RECORD.relative_to(ROOT)}; `make docs` takes it into the documents", markup=False

@@ -1,10 +1,12 @@
-"""Attack the ops on this machine's GPU as a process that owes them nothing would, and print what held in one table.
+"""Attack the ops on this machine's GPU in the ways that a careless host process would; print what held, in
+one table.
 
     python scripts/attack_gpu.py [--only REGEX] [--json FILE]
 
-Threads that share a stream or a workspace, caches that change under the same address, misaligned operands, process-wide
-defaults and modes, fake tensors, block tables of every page count. Each attack runs in a process of its own, since a fault on the GPU ends its
-CUDA context; all of them run at once. Variants must be compiled beforehand (`make warmup`, or DSL_KERNELS_BUNDLE_DIR).
+Threads that share a stream or a workspace, caches that change at the same address, misaligned operands,
+process-wide defaults and modes, fake tensors, block tables of every page count. Each attack runs in a process
+of its own, as a GPU fault ends its CUDA context; all of them run at once. Variants must be compiled
+beforehand (`make warmup`, or DSL_KERNELS_BUNDLE_DIR).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from dsl_kernels.ops import (  # noqa: E402
 from dsl_kernels.problems.base import Workload  # noqa: E402
 
 Row = tuple[str, int, int]
-"""What was tried, how often, and how often it went wrong."""
+"""What was tried, how often, and how often the result was wrong."""
 
 THREADS, STEPS = 8, 200
 LIMIT_S = 100
@@ -56,14 +58,14 @@ def attack(function: Callable[[], Iterator[Row]]) -> Callable[[], Iterator[Row]]
 
 
 def make(op: str, form: str, seed: int = 0, **params: Any) -> dict[str, Any]:
-    """Inputs of a problem, on the GPU."""
+    """Inputs of a problem on the GPU."""
     generator = torch.Generator().manual_seed(seed)
     drawn = problems.get(op).make(Workload("attack", "edge", form, params), generator)
     return {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in drawn.items()}
 
 
 def step(lens: list[int], seed: int = 0, pages: int = 256, width: int = 0) -> dict[str, Any]:
-    """Arguments of a decode step: one query a sequence, 16 heads, a block table at least `width` pages wide."""
+    """Arguments of a decode step: one query per sequence, 16 heads, at least `width` pages in the table."""
     lens_of = [[length] for length in lens]
     index = make("lightning_indexer", "decode", seed, lens=lens_of, heads=64, pages=pages, spare_pages=width)
     table = index["block_table"][:, :width].contiguous() if width else index["block_table"]
@@ -80,7 +82,7 @@ def step(lens: list[int], seed: int = 0, pages: int = 256, width: int = 0) -> di
 
 
 def same(a: dsa.StepOutput, b: dsa.StepOutput) -> torch.Tensor:
-    """Whether two steps agree bit for bit, on the device."""
+    """Whether two steps agree bit for bit, as a tensor on the device."""
     return (a.indices == b.indices).all() & (a.out == b.out).all() & (a.lse == b.lse).all()
 
 
@@ -94,7 +96,7 @@ def refused(call: Callable[[], Any]) -> bool:
 
 
 def threads_at_once(count: int, work: Callable[[int], None]) -> list[BaseException]:
-    """Run work(0) to work(count - 1) in threads that start together; what they raised."""
+    """Run work(0) to work(count - 1) in threads that start together; returns the raised exceptions."""
     raised: list[BaseException] = []
     barrier = threading.Barrier(count)
 
@@ -160,13 +162,14 @@ def streams_with_one_workspace() -> Iterator[Row]:
 def short_threads() -> Iterator[Row]:
     inputs = step([3000, 100])
     wanted = dsa.decode(**inputs)
-    wrong, held = 0, []
+    wrong, allocated = 0, []
     for _ in range(20):
         for _ in range(25):
             threads_at_once(1, lambda _: dsa.decode(**inputs))
         wrong += not bool(same(dsa.decode(**inputs), wanted))
-        held.append(torch.cuda.memory_allocated())
-    yield "500 short threads leave no memory behind", 20, sum(h > held[0] for h in held) + wrong
+        allocated.append(torch.cuda.memory_allocated())
+    grown = sum(size > allocated[0] for size in allocated)
+    yield "500 short threads leave no memory behind", 20, grown + wrong
 
 
 @attack
@@ -178,19 +181,19 @@ def changed_caches() -> Iterator[Row]:
     for rows, stride in ((4096, 576), (4096, 640), (3000, 576), (4096, 1152), (4096, 584), (1024, 576)):
         kv.set_(pool.untyped_storage(), 0, (rows, 576), (stride, 1))
         some = ids.clamp(max=rows - 1)
-        found = sparse_mla(q, pe, kv, some, sm_scale=0.1)[0]
+        out = sparse_mla(q, pe, kv, some, sm_scale=0.1)[0]
         wanted = sparse_mla(q, pe, kv.clone(), some, sm_scale=0.1)[0]
-        tried, wrong = tried + 1, wrong + (not torch.equal(found, wanted))
+        tried, wrong = tried + 1, wrong + (not torch.equal(out, wanted))
     yield "a cache of another shape at the same address", tried, wrong
     cache = torch.randn(4096, 576, device="cuda").bfloat16().resize_(1000, 576)
     sparse_mla(q, pe, cache, ids, sm_scale=0.1)
     cache.resize_(4096, 576)
-    found, wanted = (sparse_mla(q, pe, each, ids, sm_scale=0.1)[0] for each in (cache, cache.clone()))
-    yield "a pool that has grown", 1, int(not torch.equal(found, wanted))
+    out, wanted = (sparse_mla(q, pe, each, ids, sm_scale=0.1)[0] for each in (cache, cache.clone()))
+    yield "a pool that has grown", 1, int(not torch.equal(out, wanted))
 
 
 def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-    """Every op with arguments that fit, outputs among them."""
+    """Every op with valid arguments, including outputs."""
     attention = make("sparse_mla", "bf16", t=2, heads=16, topk=128, n=1024, sink=True)
     tokens = make("sparse_mla", "fp8", t=2, heads=16, topk=128, n=1024, sink=True)
     for drawn in (attention, tokens):
@@ -213,14 +216,14 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
 
 
 class Calls(TorchDispatchMode):
-    """Looks at every call on its way to torch's kernels."""
+    """A dispatch mode that passes every call on unchanged."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return function(*args, **(kwargs or {}))
 
 
-def outputs(found: Any) -> list[torch.Tensor]:
-    return [each.clone() for each in (found if isinstance(found, tuple) else (found,))]
+def outputs(result: Any) -> list[torch.Tensor]:
+    return [each.clone() for each in (result if isinstance(result, tuple) else (result,))]
 
 
 def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
@@ -234,7 +237,7 @@ def shifted(tensor: torch.Tensor, by: int) -> torch.Tensor:
     return room[by : by + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
-# Operands that the kernels access by element, which may begin on any.
+# Operands that kernels access one element at a time, so that any element may come first.
 BY_ELEMENT = ("seq_lens", "block_table", "row_starts", "row_ends", "k_start", "k_end")
 
 
@@ -251,7 +254,7 @@ def misaligned(op: str) -> Iterator[Row]:
                 wrong += not equal(outputs(call(**moved)), wanted)
             else:
                 wrong += not refused(lambda moved=moved: call(**moved))
-            # The context is alive, and the same operand in a good place is taken.
+            # The context survived, and the same operand at an aligned address is accepted.
             good = {**arguments, name: moved[name].clone()}
             wrong += not equal(outputs(call(**good)), wanted)
     yield f"misaligned operands of {op}: refused, or right where 4 bytes do", 4 * len(names), wrong
@@ -280,7 +283,7 @@ def overlapping_outputs() -> Iterator[Row]:
 
 @attack
 def fake_tensors() -> Iterator[Row]:
-    """A fake call first, in a process that knows the op from nothing else: the real one after it must be right."""
+    """In a process where the op has not run, a fake call must not spoil the real call after it."""
     from dsl_kernels import ops
 
     every_op, wrong = calls(), 0
@@ -294,8 +297,8 @@ def fake_tensors() -> Iterator[Row]:
             mode = FakeTensorMode()
             fakes = {n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
             with mode if inside else contextlib.nullcontext():
-                found = call(**fakes)
-            shapes = [tensor.shape for tensor in (found if isinstance(found, tuple) else (found,))]
+                result = call(**fakes)
+            shapes = [tensor.shape for tensor in (result if isinstance(result, tuple) else (result,))]
             wrong += shapes != [tensor.shape for tensor in wanted]
             wrong += not equal(outputs(call(**(arguments if scores else given))), wanted)
             torch.cuda.synchronize()
@@ -321,10 +324,10 @@ def process_wide_settings() -> Iterator[Row]:
 
     def everything() -> list[torch.Tensor]:
         ops.clear()
-        found = dsa.decode(**inputs)
-        results = [found.indices, found.out, found.lse]
+        step_output = dsa.decode(**inputs)
+        results = [step_output.indices, step_output.out, step_output.lse]
         for call, arguments in every_op.values():
-            # Scores beyond a row's length are whatever memory held: those of the indexer go where zeros were.
+            # Scores beyond a row's length are uninitialised, so the indexer writes into zeroed outputs.
             scores = call in (lightning_indexer, lightning_indexer_prefill)
             given = {n: v for n, v in arguments.items() if scores or n not in ("out", "lse")}
             results += outputs(call(**given))
@@ -363,18 +366,18 @@ def compared(
     wanted: list[torch.Tensor],
     enter: Callable[[], Any] | None = None,
 ) -> int:
-    """How many results differ under a setting; all of them where it makes the calls fail."""
+    """How many results differ under a setting; all of them if a call raises."""
     try:
         if enter is None:
-            found = everything()
+            results = everything()
         else:
             with enter():
-                found = everything()
+                results = everything()
         torch.cuda.synchronize()
     except Exception as error:
         print(f"  {type(error).__name__}: {str(error).splitlines()[0][:160]}", file=sys.stderr)
         return len(wanted)
-    return sum(not torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    return sum(not torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
 
 
 @attack
@@ -404,25 +407,26 @@ def block_tables() -> Iterator[Row]:
     yield "decode steps over tables of 1 to 40 pages", 40, wrong
 
 
-def step_is_right(inputs: dict[str, Any], found: dsa.StepOutput) -> bool:
-    """As many distinct tokens as there are to select, all of the row's own, and the attention over them."""
+def step_is_right(inputs: dict[str, Any], output: dsa.StepOutput) -> bool:
+    """Whether each row selects enough distinct tokens of its own pages, and attends over them correctly."""
     problem = problems.get("sparse_mla")
     for row, length in enumerate(inputs["seq_lens"].flatten().tolist()):
-        ids = found.indices[row][found.indices[row] >= 0]
+        ids = output.indices[row][output.indices[row] >= 0]
         own = inputs["block_table"][row, : -(-length // 64)]
         if len(ids.unique()) != min(2048, length) or not bool(torch.isin(ids // 64, own).all()):
             return False
     values = {
-        "q_nope": inputs["q_nope"], "q_pe": inputs["q_pe"], "ckv": inputs["kv"][:, :512], "kpe": inputs["kv"][:, 512:],
-        "indices": found.indices, "attn_sink": torch.full((16,), -math.inf), "sm_scale": 0.1, "lse_scale": 1.0,
+        "q_nope": inputs["q_nope"], "q_pe": inputs["q_pe"], "ckv": inputs["kv"][:, :512],
+        "kpe": inputs["kv"][:, 512:], "indices": output.indices, "attn_sink": torch.full((16,), -math.inf),
+        "sm_scale": 0.1, "lse_scale": 1.0,
     }  # fmt: skip
     values = {n: v.cpu() if isinstance(v, torch.Tensor) else v for n, v in values.items()}
-    got = {"out": found.out.cpu(), "lse": found.lse.cpu()}
+    got = {"out": output.out.cpu(), "lse": output.lse.cpu()}
     return problem.compare("bf16", values, got, problem.reference("bf16", values)).ok
 
 
 def run_one(name: str) -> int:
-    """One attack in this process; its rows as JSON, one a line."""
+    """Run one attack in this process, and print its rows as JSON, one per line."""
     torch.cuda.init()
     for what, tried, wrong in ATTACKS[name]():
         torch.cuda.synchronize()
@@ -442,7 +446,8 @@ def main() -> int:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     running = {
         name: subprocess.Popen(
-            [sys.executable, __file__, "--run", name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, __file__, "--run", name], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
             env=environment,
         )
         for name in ATTACKS

@@ -1,4 +1,4 @@
-"""What the pages of docs/cases and docs/claims.md show of the records: figures, counters, stalls, verdicts."""
+"""What docs/cases and docs/claims.md show of the records: figures, counters, stalls and verdicts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-# Figures of a case's row in the order of their columns, with their heads.
+# Columns of a case's figures, in their order, with their heads.
 FIGURES = {
-    "us": "µs", "a_us": "unchanged µs", "b_us": "changed µs", "ratio": "ratio", "noise": "noise band", "verdict": "verdict",
-    "gbps": "GB/s", "per_second": "trajectories a second", "of_eager": "of torch's time", "tflops": "TFLOP/s", "h2d_gbps": "to the GPU GB/s", "d2h_gbps": "back GB/s", "kernel_us": "kernel µs",
-    "without_us": "normal µs", "with_us": "persisting µs", "lightning_indexer": "scoring µs", "topk_selector": "selection µs",
-    "sparse_mla": "attention µs", "engine": "engine", "warps": "warps", "depth": "rows a warp", "registers": "registers",
-    "spills": "spills", "setting": "setting", "cycles": "cycles a tile", "share": "share", "source": "source", "error": "error",
+    "us": "µs", "a_us": "unchanged µs", "b_us": "changed µs", "ratio": "ratio", "noise": "noise band",
+    "verdict": "verdict", "gbps": "GB/s", "per_second": "trajectories a second",
+    "of_eager": "of torch's time",
+    "tflops": "TFLOP/s", "h2d_gbps": "to the GPU GB/s", "d2h_gbps": "back GB/s", "kernel_us": "kernel µs",
+    "without_us": "normal µs", "with_us": "persisting µs", "lightning_indexer": "scoring µs",
+    "topk_selector": "selection µs", "sparse_mla": "attention µs", "engine": "engine", "warps": "warps",
+    "depth": "rows a warp", "registers": "registers", "spills": "spills", "setting": "setting",
+    "cycles": "cycles a tile", "share": "share", "source": "source", "error": "error",
 }  # fmt: skip
+# Kinds of rows that are too many for a page: the picture shows them.
 # Too many rows for a page: the picture shows them.
 DRAWN_ONLY = ("sweep", "link", "read", "timeline")
 COUNTERS = {
@@ -56,7 +60,7 @@ def figure(value: object) -> str:
 
 
 def tables(name: str) -> str:
-    """What a case measured, what its counters said, and whether that was expected."""
+    """A case's figures and counters, and whether the counters met its expectations, as Markdown."""
     record = case_records.read(CASES / f"{name}.json")
     where = record["environment"]
     parts = [
@@ -83,44 +87,50 @@ def tables(name: str) -> str:
         )
     if record["counters"]:
         rows = [
-            [launch, *(figure(held["metrics"].get(key)) for key in COUNTERS), stalls(held["metrics"])]
-            for launch, held in record["counters"].items()
+            [launch, *(figure(counted["metrics"].get(key)) for key in COUNTERS), stalls(counted["metrics"])]
+            for launch, counted in record["counters"].items()
         ]
         parts.append(table(["launch", *COUNTERS.values(), "most time in"], rows))
         parts += stall_table(record["counters"])
     if record["expected"]:
         rows = [
             [
-                e["launch"], f"`{e['metric']}`", f"{e['relation']} {', '.join(e['wanted']) if isinstance(e['wanted'], list) else e['wanted']}",
-                figure(e["got"]), {True: "yes", False: "**no**", None: "not read"}[e["holds"]], e["why"],
+                e["launch"],
+                f"`{e['metric']}`",
+                f"{e['relation']} {', '.join(e['wanted']) if isinstance(e['wanted'], list) else e['wanted']}",
+                figure(e["got"]),
+                {True: "yes", False: "**no**", None: "not read"}[e["holds"]],
+                e["why"],
             ]
             for e in record["expected"]
-        ]  # fmt: skip
+        ]
         parts.append(table(["launch", "counter", "expected", "read", "as expected", "it means"], rows))
     parts += [f"Note: {note.splitlines()[0][:200]}" for note in record["notes"]]
     return "\n\n".join(parts)
 
 
 def rates(row: dict[str, Any], record: dict[str, Any]) -> dict[str, object]:
-    """What a row of trajectories gives a second, and its time over that of torch's own operations."""
+    """Trajectories per second of a row, and its time relative to torch's own operations."""
     if not row.get("trajectories") or not row.get("us"):
         return {}
     eager = [r["us"] for r in record["rows"] if r["name"] == "eager"]
-    found: dict[str, object] = {"per_second": f"{row['trajectories'] / row['us']:.2f}M"}
-    return {**found, "of_eager": row["us"] / eager[0]} if eager else found
+    columns: dict[str, object] = {"per_second": f"{row['trajectories'] / row['us']:.2f}M"}
+    return {**columns, "of_eager": row["us"] / eager[0]} if eager else columns
 
 
 def recorded_at(record: dict[str, Any]) -> str:
-    """The commit of a record, and what of it is no more."""
+    """The commit of a record, and the kernels of it that no longer exist."""
     commit = record["environment"]["commit"]
     dirty = ", with changes that were not committed" if commit.endswith("+") else ""
-    said = f"Recorded at commit {commit.rstrip('+')}{dirty}. Kernels that changed since may take other times"
+    sentence = (
+        f"Recorded at commit {commit.rstrip('+')}{dirty}. Kernels that changed since may take other times"
+    )
     known = {v.id for v in variants.variants()}
     text = json.dumps(record)
-    # A kernel's name is its variant's, with what the DSL appends.
+    # A kernel is named for its variant, with a suffix of the DSL.
     named = {re.sub(r"_(kernel|0)$", "", name) for name in VARIANT_ID.findall(text)}
     gone = ", ".join(f"`{name}`" for name in sorted(named - known))
-    return f"{said}; the committed set no longer holds {gone}." if gone else f"{said}."
+    return f"{sentence}; the committed set no longer holds {gone}." if gone else f"{sentence}."
 
 
 def stalls(metrics: dict[str, float]) -> str:
@@ -128,22 +138,22 @@ def stalls(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares) or "-"
 
 
-# Stalls below this many cycles an issue, in every launch, are left out of a page.
+# A page omits stall reasons below this many cycles per issue in every launch.
 LEAST_CYCLES = 0.05
 
 
 def stall_table(counters: dict[str, Any]) -> list[str]:
-    """Cycles that a warp waits for each instruction it issues, by reason, with the reason's share; empty without counters."""
-    cycles = {launch: case_records.stall_cycles(held["metrics"]) for launch, held in counters.items()}
-    reasons = {name for held in cycles.values() for name, value in held.items() if value >= LEAST_CYCLES}
+    """Cycles that a warp waits per issued instruction, and their share, by reason; empty without counters."""
+    cycles = {launch: case_records.stall_cycles(c["metrics"]) for launch, c in counters.items()}
+    reasons = {name for each in cycles.values() for name, value in each.items() if value >= LEAST_CYCLES}
     if not reasons:
         return []
-    most = {name: max(held.get(name, 0.0) for held in cycles.values()) for name in reasons}
+    most = {name: max(each.get(name, 0.0) for each in cycles.values()) for name in reasons}
     rows = []
     for name in sorted(reasons, key=lambda name: (-most[name], name)):
-        of = ((held.get(name), sum(held.values())) for held in cycles.values())
+        of = ((each.get(name), sum(each.values())) for each in cycles.values())
         rows.append([name, *("-" if c is None else f"{c:.2f} ({100 * c / whole:.0f} %)" for c, whole in of)])
-    rows.append(["all", *(f"{sum(held.values()):.2f}" for held in cycles.values())])
+    rows.append(["all", *(f"{sum(each.values()):.2f}" for each in cycles.values())])
     return [
         "Cycles of a warp for each instruction it issues, by what it waits for:",
         table(["stall", *cycles], rows),
@@ -151,13 +161,13 @@ def stall_table(counters: dict[str, Any]) -> list[str]:
 
 
 def claims() -> str:
-    """Every claim, a table a source."""
-    found = case_claims.table(case_claims.records_in(CASES))
-    counts = {verdict: sum(row["verdict"] == verdict for row in found) for verdict in case_claims.VERDICTS}
+    """Every claim, one table per source."""
+    judged = case_claims.table(case_claims.records_in(CASES))
+    counts = {verdict: sum(row["verdict"] == verdict for row in judged) for verdict in case_claims.VERDICTS}
     parts = [
-        f"{len(found)} claims: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
+        f"{len(judged)} claims: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
     ]
-    commits = {row["command"].split()[-1]: row["commit"] for row in found if row["commit"]}
+    commits = {row["command"].split()[-1]: row["commit"] for row in judged if row["commit"]}
     by_commit = defaultdict(list)
     for case, commit in sorted(commits.items()):
         by_commit[commit.replace("+", " with changes that were not committed")].append(case)
@@ -174,7 +184,7 @@ def claims() -> str:
                 row["measured"],
                 f"`{row['command'].removeprefix('python -m dsl_kernels ')}`",
             ]
-            for row in sorted(found, key=lambda row: case_claims.VERDICTS.index(row["verdict"]))
+            for row in sorted(judged, key=lambda row: case_claims.VERDICTS.index(row["verdict"]))
             if row["source"] == source
         ]
         parts += [f"## {source}: {title}", table(["claim", "verdict", "measured", "command"], rows)]

@@ -1,9 +1,9 @@
-"""Compare the generated modules of two checkouts: text, PTX but for names, registers and spills.
+"""Compare the generated modules of two checkouts: text, PTX up to renaming, registers and spills.
 
     python scripts/compare_modules.py A B [--only PART]
 
-A and B are folders of checkouts, or commits of this one. Modules of the same text are not compiled; of the others both
-are, and what differs is listed. The exit status is 0 where every PTX is equal but for names.
+A and B are folders of checkouts, or commits of this one. Modules whose text differs are compiled on both
+sides, and the differences are listed. The exit status is 0 if all PTX is equal up to renaming.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
 from dsl_kernels.env import GENERATED_DIR  # noqa: E402
 
-# Run in a checkout: the artifact of each variant that standard input names.
+# Runs in a checkout: compiles each variant that standard input names.
 COMPILE = """
 import json, sys
 from dsl_kernels import variants
@@ -47,11 +47,11 @@ ASIDE = re.compile(r"//.*|^\s*\.(?:loc|file)\b.*", re.MULTILINE)
 
 
 def without_names(ptx: str) -> str:
-    """PTX whose registers, labels and symbols are numbered in the order in which they come; opcodes stay."""
+    """PTX whose registers, labels and symbols are numbered by first occurrence; opcodes stay."""
     numbers: dict[str, str] = {}
 
-    def number(found: re.Match[str]) -> str:
-        word = found[0]
+    def number(match: re.Match[str]) -> str:
+        word = match[0]
         if word in SPECIAL or (word[0] not in "%$_" and "__" not in word):
             return word
         kind = word[0] if word[0] in "%$" else "_"
@@ -63,15 +63,19 @@ def without_names(ptx: str) -> str:
 
 
 SPECIAL = frozenset(
-    f"%{name}" for name in ("tid", "ntid", "ctaid", "nctaid", "laneid", "warpid", "cluster_ctaid", "cluster_nctaid",
-                            "cluster_ctarank", "clusterid", "smid", "clock", "clock64", "globaltimer", "lanemask_lt")
+    f"%{name}"
+    for name in (
+        "tid", "ntid", "ctaid", "nctaid", "laneid", "warpid", "cluster_ctaid", "cluster_nctaid",
+        "cluster_ctarank",
+        "clusterid", "smid", "clock", "clock64", "globaltimer", "lanemask_lt",
+    )
 )  # fmt: skip
 """Registers that the hardware names."""
 
 
 @contextmanager
 def checkout(name: str) -> Iterator[Path]:
-    """The folder of a checkout: it is one, or a commit of this repository is checked out beside it."""
+    """The folder of a checkout: `name` itself, or a temporary work tree of a commit of this repository."""
     if Path(name).is_dir():
         yield Path(name).resolve()
         return
@@ -91,12 +95,12 @@ def checkout(name: str) -> Iterator[Path]:
 
 
 def modules(root: Path) -> dict[str, str]:
-    """The text of each generated module of a checkout, by the variant's id."""
+    """The text of each generated module of a checkout, by variant id."""
     return {path.stem: path.read_text() for path in (root / "generated").glob("sm_*/*/*__*.py")}
 
 
 def compiled(root: Path, names: list[str]) -> dict[str, Any]:
-    """PTX, registers and spills of variants of a checkout."""
+    """PTX, registers and spills of variants, compiled in a checkout."""
     env = {**os.environ, "PYTHONPATH": str(root), GENERATED_DIR.name: str(root / "generated")}
     done = subprocess.run(
         [sys.executable, "-c", COMPILE],
@@ -110,12 +114,12 @@ def compiled(root: Path, names: list[str]) -> dict[str, Any]:
         raise typer.BadParameter(
             f"{root} does not compile its variants: {done.stderr.strip().splitlines()[-1]}"
         )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    builds: dict[str, Any] = json.loads(done.stdout)
+    return builds
 
 
 def differences(a: Path, b: Path, only: str) -> tuple[list[tuple[str, ...]], int, int]:
-    """What differs, a row a variant; how many modules there are, and how many of them differ in text."""
+    """The differences, one row per variant; the number of modules, and of those that differ in text."""
     texts = modules(a), modules(b)
     names = sorted(name for name in {*texts[0], *texts[1]} if only in name)
     rows = [

@@ -1,9 +1,9 @@
-"""Lines that people wrote for each operation: its declaration, the bodies of its roles, and its leaves: in torch, by their text, in each DSL.
+"""Count the lines that people wrote for each operation: declaration, role bodies, and leaves by kind and DSL.
 
     python scripts/count_lines.py
 
-Operations that have variants are counted: one that is not finished has none. Blank lines and comments count; generated modules, tests and reference implementations do not. A policy stands beside the sum:
-no kernel is made from it.
+Only operations with variants are counted. Blank lines and comments count; generated modules, tests and
+reference implementations do not. A policy is listed beside the sum, as no kernel is made from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEVICE, KERNELS, TEMPLATES = (
     ROOT / name for name in ("dsl_kernels/device", "dsl_kernels/kernels", "templates")
 )
 SPELLINGS = {"torch": "functions", "text": "leaves", **{name: name for name in backends.names()}}
-"""A column of leaves, and the files of an operation that it counts."""
+"""Columns of leaves, and the files of an operation that each column counts."""
 COLUMNS = (
     "op",
     "declaration",
@@ -35,7 +35,7 @@ COLUMNS = (
 )
 SHARED = "shared by all"
 SPOKEN = ("m: Recorder", "@recorded", "(State", "-> Body", "[str, Body]")
-"""What the definition of a function or class says if it is part of a body."""
+"""Marks the definition of a function or class as part of a body."""
 
 
 def length(paths: Iterable[Path]) -> int:
@@ -43,7 +43,7 @@ def length(paths: Iterable[Path]) -> int:
 
 
 def bodies(source: str) -> int:
-    """Lines of a program's functions that speak to the recorder, and of the classes of what they share."""
+    """Lines of a program's functions that use the recorder, and of the classes whose state they share."""
     nodes = [n for n in ast.parse(source).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
     lines = source.splitlines()
     count = 0
@@ -56,8 +56,8 @@ def bodies(source: str) -> int:
 
 
 def rows() -> list[tuple[str | int, ...]]:
-    """One row an operation, then what every operation uses: COLUMNS."""
-    found: list[tuple[str | int, ...]] = []
+    """COLUMNS: one row per operation, then one for what all operations share."""
+    counted: list[tuple[str | int, ...]] = []
     for op in sorted({v.op for v in variants.variants()}):
         sources = [path.read_text() for path in kernels.files(op, "program")]
         body = sum(map(bodies, sources))
@@ -67,10 +67,11 @@ def rows() -> list[tuple[str | int, ...]]:
         ]
         templates = length(TEMPLATES.glob(f"*/{op}*"))
         parts = (sum(len(source.splitlines()) for source in sources) - body, body, *leaves, templates)
-        found.append((op, *parts, sum(parts), length([*folder.glob("policy.py"), *folder.glob("costs.py")])))
+        policy = length([*folder.glob("policy.py"), *folder.glob("costs.py")])
+        counted.append((op, *parts, sum(parts), policy))
     common = [length((DEVICE / name).glob("*.py")) for name in SPELLINGS]
     parts = (0, 0, *common, length(TEMPLATES.glob("*/_*")))
-    return [*found, (SHARED, *parts, sum(parts), 0)]
+    return [*counted, (SHARED, *parts, sum(parts), 0)]
 
 
 def main() -> int:

@@ -2,8 +2,8 @@
 
     python scripts/draw_cases.py [--from FOLDER]    FOLDER holds new records (`benchmarks/cases_session.py`)
 
-Writes docs/cases/<case>.png, docs/cases/stalls.png and docs/cases/claims.json; with --from, the records as well. The
-tables of the pages follow by `make docs`.
+Writes docs/cases/<case>.png, docs/cases/stalls.png and docs/cases/claims.json; with --from, the records as
+well. `make docs` then renews the tables of the pages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dsl_kernels import cases  # noqa: E402
 from dsl_kernels.cases import _figures, base, claims  # noqa: E402
 
 FOLDER = ROOT / "docs" / "cases"
-# Launches of several cases whose stalls are worth seeing beside each other.
+# Launches of several cases whose stalls are drawn side by side.
 BESIDE = (
     ("reduction", "v1_4Mi"),
     ("reduction", "v4_64Mi"),
@@ -84,8 +84,8 @@ def main() -> int:
     if options.source is not None:
         take(options.source)
     draw()
-    found = claims.table(claims.records_in(FOLDER))
-    (FOLDER / "claims.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    judged = claims.table(claims.records_in(FOLDER))
+    (FOLDER / "claims.json").write_text(json.dumps(judged, indent=1, ensure_ascii=False) + "\n")
     return 0
 
 

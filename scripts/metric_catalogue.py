@@ -1,10 +1,11 @@
-"""The hardware counters of a chip by name, asked of NVIDIA's own host library. No GPU and no driver is needed.
+"""List a chip's hardware counters by name, as NVIDIA's host library reports them. Needs no GPU and no driver.
 
     pip download --no-deps nvidia-cuda-cupti==13.0.85 && unzip nvidia_cuda_cupti-*.whl
     python scripts/metric_catalogue.py nvidia/cu13/lib/libnvperf_host.so
 
-Writes tests/unit/data/metrics_<chip>.txt.xz: a line a base metric, "<kind> <name>". Only names are kept. The
-structures are those of the wheel's nvperf_host.h and nvperf_cuda_host.h; each starts with its own size.
+Writes tests/unit/data/metrics_<chip>.txt.xz: one line per base metric, "<kind> <name>". Only names are kept.
+The structures are those of the wheel's nvperf_host.h and nvperf_cuda_host.h; the first field of each is its
+own size.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ POINTER, SIZE, TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 
 
 def called(library: ctypes.CDLL, function: str, **values: Any) -> dict[str, Any]:
-    """Call one function of the library with its structure, whose fields stand in `FIELDS`; every field after it."""
+    """Call a function of the library with its structure, laid out by `FIELDS`; returns the fields it left."""
     fields = [("structSize", SIZE), ("pPriv", POINTER), *FIELDS[function]]
     kind = type(function, (ctypes.Structure,), {"_fields_": fields})
     parameters = kind(**values)
@@ -74,15 +75,15 @@ def names(library: ctypes.CDLL, chip: str) -> list[str]:
         scratchBufferSize=size,
         pChipName=text,
     )["pMetricsEvaluator"]
-    found = []
+    lines = []
     for index, kind in enumerate(KINDS):
         answer = called(
             library, "MetricsEvaluator_GetMetricNames", pMetricsEvaluator=evaluator, metricType=index
         )
         for item in range(answer["numMetrics"]):
             at = answer["pMetricNames"] + answer["pMetricNameBeginIndices"][item]
-            found.append(f"{kind} {ctypes.string_at(at).decode()}")
-    return sorted(found)
+            lines.append(f"{kind} {ctypes.string_at(at).decode()}")
+    return sorted(lines)
 
 
 def main() -> None:
@@ -91,10 +92,10 @@ def main() -> None:
     library = ctypes.CDLL(parser.parse_args().library)
     called(library, "InitializeHost")
     for chip in CHIPS:
-        held = names(library, chip)
+        listed = names(library, chip)
         path = FOLDER / f"metrics_{chip.lower()}.txt.xz"
-        path.write_bytes(lzma.compress(("\n".join(held) + "\n").encode(), preset=9))
-        print(f"{path.name}: {len(held)} names, {path.stat().st_size} bytes")
+        path.write_bytes(lzma.compress(("\n".join(listed) + "\n").encode(), preset=9))
+        print(f"{path.name}: {len(listed)} names, {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Run a peer's own test suite over `dsl_kernels.compat`: python scripts/peer_suites.py SUITE PATH [--limit S] [--out F].
+"""Run a peer's test suite over `dsl_kernels.compat`: python scripts/peer_suites.py SUITE PATH [--limit S]
+[--out F].
 
 | SUITE | PATH | tests |
 | --- | --- | --- |
@@ -8,9 +9,9 @@
 | vllm_topk | a checkout of vllm-project/vllm, or its sdist | tests/kernels/test_top_k_per_row.py |
 | sgl_topk | a checkout of sgl-project/sglang | sgl-kernel/tests/test_topk.py |
 
-The tests are imported as they are, and the peer need not be installed; nothing of theirs is here. Needs a GPU. A case counts
-as passed if the suite's own check says so, and as refused if one of our typed errors says so. What is refused or skipped is
-said with its reason.
+The tests are imported from the checkout; the peer need not be installed, and none of its code is copied here.
+Needs a GPU. A case passes if the suite's own check says so. It counts as refused if one of our typed errors
+is raised. Reasons for refused and skipped cases are printed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def flash_mla(root: Path, skipped: Counter[str]) -> Iterator[Case]:
 
 
 def flash_mla_prefill(root: Path, skipped: Counter[str]) -> Iterator[Case]:
-    """Sparse prefill of deepseek-ai/FlashMLA, tests/test_flash_mla_sparse_prefill.py: `out`, `max_logits` and `lse`."""
+    """Sparse prefill of deepseek-ai/FlashMLA, tests/test_flash_mla_sparse_prefill.py."""
     suite = _of_flash_mla(root, "test_flash_mla_sparse_prefill")
     for case in _cases_of_main(suite, "testcases"):
         if case.num_runs:
@@ -68,7 +69,7 @@ TIMED = "timed by the names of FlashMLA's kernels"
 
 
 def _of_flash_mla(root: Path, name: str) -> ModuleType:
-    """A file of FlashMLA's tests over our functions, with the settings that it runs under."""
+    """Import a file of FlashMLA's tests over our functions, with the settings that it expects."""
     sys.path.insert(0, str(root / "tests"))
     compat.patch("flash_mla")
     suite = importlib.import_module(name)
@@ -79,7 +80,7 @@ def _of_flash_mla(root: Path, name: str) -> ModuleType:
 
 
 def _cases_of_main(suite: ModuleType, name: str) -> list[Any]:
-    """What a file gives a name only where it is run: by the assignments of its `if __name__ == "__main__"`, up to that one."""
+    """The value of `name` in a file's `if __name__ == "__main__"` block, run up to its assignment."""
     main = next(
         node
         for node in ast.parse(Path(str(suite.__file__)).read_text()).body
@@ -91,15 +92,15 @@ def _cases_of_main(suite: ModuleType, name: str) -> list[Any]:
             exec(ast.unparse(node), scope)
             if name in scope:
                 break
-    found: list[Any] = scope[name]
-    return found
+    cases: list[Any] = scope[name]
+    return cases
 
 
 def deep_gemm(root: Path, skipped: Counter[str]) -> Iterator[Case]:
-    """Scores of deepseek-ai/DeepGEMM, tests/test_attention.py, a case of its loops at a time; its timing is left out."""
+    """Scores of deepseek-ai/DeepGEMM, tests/test_attention.py: each iteration of its loops, untimed."""
     package, extension = _module("deep_gemm"), _module("deep_gemm._C")
     package.__path__ = [str(root / "deep_gemm")]
-    # Its helpers import names of the extension that these tests do not call.
+    # Its helpers import names of the extension, which these tests do not call.
     vars(extension)["__getattr__"] = _not_here
     vars(package)["get_num_sms"] = lambda: torch.cuda.get_device_properties(0).multi_processor_count
     compat.patch("deep_gemm")
@@ -107,10 +108,10 @@ def deep_gemm(root: Path, skipped: Counter[str]) -> Iterator[Case]:
     suite = importlib.import_module("test_attention")
     vars(suite)["bench_kineto"] = lambda *_, **__: (1.0, 1.0)
     for kind, test in (("prefill", suite.test_mqa_logits), ("paged", suite.test_paged_mqa_logits)):
-        found: list[tuple[Any, ...]] = []
-        vars(suite)["sample_mqa_cases"] = lambda name, cases, found=found: found.extend(cases) or []
+        collected: list[tuple[Any, ...]] = []
+        vars(suite)["sample_mqa_cases"] = lambda name, cases, into=collected: into.extend(cases) or []
         test()
-        for case in found:
+        for case in collected:
 
             def run(test: Callable[[], None] = test, case: tuple[Any, ...] = case) -> bool:
                 torch.manual_seed(0)
@@ -138,7 +139,7 @@ def sgl_topk(root: Path, skipped: Counter[str]) -> Iterator[Case]:
 
 
 class _Nvidia:
-    """What vLLM's tests ask of its platform."""
+    """The part of vLLM's platform that its tests call."""
 
     @staticmethod
     def is_cuda() -> bool:
@@ -159,7 +160,7 @@ class _Nvidia:
 
 
 class _Watch:
-    """A plugin of pytest that keeps the names of tests, or why the last one ended as it did."""
+    """A pytest plugin that keeps the ids of collected tests, and the exception that ended the last one."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -174,21 +175,22 @@ class _Watch:
 
 
 def _of_pytest(path: Path) -> Iterator[Case]:
-    """The tests of a file, which sees no configuration of its project."""
+    """The tests of a file, without its project's configuration."""
     options = [
-        "-q", "--noconftest", "--import-mode=importlib", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir",
+        "-q", "--noconftest", "--import-mode=importlib", "-p", "no:cacheprovider", "-c", os.devnull,
+        "--rootdir",
         str(path.parent),
     ]  # fmt: skip
     watch = _Watch()
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         status = pytest.main([*options, "--collect-only", str(path)], plugins=[watch])
     if status != pytest.ExitCode.OK:
-        raise typer.BadParameter(f"{path} cannot be collected:\n{said.getvalue()}")
+        raise typer.BadParameter(f"{path} cannot be collected:\n{output.getvalue()}")
     for name in watch.names:
 
         def run(name: str = name) -> bool:
             watch = _Watch()
-            # Tests that set it leave it set, and do not expect it of another.
+            # Tests that set the default device neither restore it nor expect one set.
             torch.set_default_device(None)
             status = pytest.main([*options, str(path.parent / name)], plugins=[watch])
             if watch.error is not None:
@@ -199,7 +201,7 @@ def _of_pytest(path: Path) -> Iterator[Case]:
 
 
 def _module(name: str) -> ModuleType:
-    """An empty module in the place of one of a peer."""
+    """Put an empty module in the place of one of the peer."""
     sys.modules[name] = made = ModuleType(name)
     parent, _, last = name.rpartition(".")
     if parent:
@@ -227,13 +229,13 @@ SUITES = {
 
 
 def main(
-    name: Annotated[str, typer.Argument(help="One of those above.")],
+    name: Annotated[str, typer.Argument(help="A suite of the table above.")],
     root: Annotated[Path, typer.Argument(help="A checkout of the peer.")],
-    limit: Annotated[float, typer.Option(help="Begin no case after so many seconds; 0 for none.")] = 0,
-    shuffle: Annotated[bool, typer.Option(help="Take the cases in a random order of seed 0.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the counts and the failures here, as JSON.")] = None,
+    limit: Annotated[float, typer.Option(help="Begin no case after this many seconds; 0: no limit.")] = 0,
+    shuffle: Annotated[bool, typer.Option(help="Run the cases in a random order, with seed 0.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write counts and failures to this JSON file.")] = None,
 ) -> None:
-    """Run one suite; status 1 if a case fails."""
+    """Run one suite; exits with 1 if a case fails."""
     if name not in SUITES:
         raise typer.BadParameter(f"{name} is none of {', '.join(SUITES)}")
     skipped: Counter[str] = Counter()
@@ -247,9 +249,9 @@ def main(
         if limit and time.monotonic() - begun > limit:
             skipped["the limit of time"] += 1
             continue
-        said = io.StringIO()
+        output = io.StringIO()
         try:
-            with contextlib.redirect_stdout(said):
+            with contextlib.redirect_stdout(output):
                 right = run()
         except DslKernelError as error:
             refused[f"{error.subject}: expected {error.expected.splitlines()[0]}"] += 1
@@ -259,10 +261,10 @@ def main(
             continue
         except (Exception, pytest.fail.Exception) as error:
             right = False
-            print(f"{type(error).__name__}: {error}", file=said)
+            print(f"{type(error).__name__}: {error}", file=output)
         passed += right
         if not right:
-            failures[label] = (said.getvalue().strip() or "without a word").splitlines()[-1]
+            failures[label] = (output.getvalue().strip() or "without a word").splitlines()[-1]
     table = Table("suite", "passed", "failed", "refused", "skipped")
     table.add_row(name, str(passed), *(str(n) for n in (len(failures), refused.total(), skipped.total())))
     console = Console()
@@ -273,9 +275,9 @@ def main(
     for label, why in list(failures.items())[:20]:
         console.print(f"failed: {label}\n  {why}", markup=False)
     if out is not None:
-        found: dict[str, Any] = {"suite": name, "gpu": torch.cuda.get_device_name(), "passed": passed}
+        summary: dict[str, Any] = {"suite": name, "gpu": torch.cuda.get_device_name(), "passed": passed}
         out.write_text(
-            json.dumps({**found, "failed": failures, "refused": refused, "skipped": skipped}, indent=1)
+            json.dumps({**summary, "failed": failures, "refused": refused, "skipped": skipped}, indent=1)
         )
     raise typer.Exit(bool(failures))
 

@@ -1,11 +1,14 @@
-"""Launch variants of this GPU on their tiny and edge workloads and compare; meant to run under compute-sanitizer.
+"""Launch this GPU's variants on their tiny and edge workloads and compare; meant to run under
+compute-sanitizer.
 
-    compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 python scripts/sanitize.py [FILTER]
-    compute-sanitizer --tool racecheck --error-exitcode 9 python scripts/sanitize.py [FILTER] [--workloads REGEX]
+    compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \\
+        python scripts/sanitize.py [FILTER]
+    compute-sanitizer --tool racecheck --error-exitcode 9 \\
+        python scripts/sanitize.py [FILTER] [--workloads REGEX]
 
-API errors are left out because the CUDA bindings probe for driver functions that are not there. FILTER is a regular
-expression searched in the variant id, REGEX in the workload's name. Every launch is printed as it ends, so that a run
-that is cut off tells how far it came.
+API errors are off because the CUDA bindings probe for driver functions that may not exist. FILTER is a
+regular expression searched in the variant id, REGEX in the workload's name. Each launch is printed when it
+ends, so that an interrupted run shows how far it came.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Create the virtual environment and install the locked dependencies; run with any Python 3.11 or 3.12.
 
-Every package comes with the hashes of its lock file, and the lock files are complete, so pip resolves nothing. torch
-alone has a choice: PyPI's build and the CUDA libraries that it brings come with hashes, as the rest does; a build that
-pip was set up to prefer (`2.13.0+cpu` of another index or folder) has no hash to be held to and comes by its version.
-Where nvcc is not installed, the CUDA compiler comes from its Python wheels.
+Every package is installed by the hashes of its lock file. The lock files are complete, so pip resolves
+nothing. Only torch may differ: PyPI's build and its CUDA libraries are checked by hashes too, but a build
+that pip is set up to prefer (`2.13.0+cpu` from another index or folder) has no recorded hash and is installed
+by version. If nvcc is not installed, the CUDA compiler comes from its Python wheels.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def main() -> int:
     if not (3, 11) <= sys.version_info[:2] <= (3, 12):
-        found = ".".join(map(str, sys.version_info[:3]))
+        version = ".".join(map(str, sys.version_info[:3]))
         print(
-            f"error: expected Python 3.11 or 3.12, got {found}. Fix: make PYTHON=python3.11 generate",
+            f"error: expected Python 3.11 or 3.12, got {version}. Fix: make PYTHON=python3.11 generate",
             file=sys.stderr,
         )
         return 1
@@ -44,14 +44,17 @@ def main() -> int:
             install_locked(pip, "requirements-toolkit.lock")
         subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], check=True)
     except subprocess.CalledProcessError as error:
-        print(f"error: expected pip to install, got exit status {error.returncode}. Fix: as pip says above, "
-              f"delete {target} and run make again", file=sys.stderr)  # fmt: skip
+        print(
+            f"error: expected pip to install, got exit status {error.returncode}. Fix: as pip says above, "
+            f"delete {target} and run make again",
+            file=sys.stderr,
+        )
         return 1
     return 0
 
 
 def install_torch(pip: list[str]) -> None:
-    """The locked version of torch, with hashes unless pip was set up to prefer another build of it."""
+    """Install the locked version of torch, by its hashes unless pip is set up to prefer another build."""
     lines = (ROOT / "requirements-torch.lock").read_text().splitlines()
     wanted = next(line.split()[0] for line in lines if line.startswith("torch=="))
     asked = [*pip, "--dry-run", "--no-deps", "--report", "-", wanted]
@@ -66,7 +69,7 @@ def install_torch(pip: list[str]) -> None:
 
 
 def install_locked(pip: list[str], lock: str) -> None:
-    """Exactly what a lock file lists, each file held to its hashes."""
+    """Install exactly what a lock file lists, each file checked by its hash."""
     subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", str(ROOT / lock)], check=True)
 
 

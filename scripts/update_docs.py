@@ -1,9 +1,10 @@
-"""Bring the generated parts of the documentation up to date: tables and excerpts between markers, and the pictures.
+"""Bring the generated parts of the documents up to date: tables and excerpts between markers, and the
+pictures.
 
     python scripts/update_docs.py           write what changed
-    python scripts/update_docs.py --check   list what is out of step, exit status 1 if anything is
+    python scripts/update_docs.py --check   list what is out of step, exit with 1 if anything is
 
-A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`, with a function of that name in `BLOCKS`.
+The function `BLOCKS[NAME]` gives the text between `<!-- begin NAME -->` and `<!-- end NAME -->`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +29,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import case_pages  # noqa: E402
+import command_pages  # noqa: E402
 import count_lines  # noqa: E402
 import draw_pipeline  # noqa: E402
 import ladder  # noqa: E402
@@ -39,6 +41,7 @@ from case_pages import table  # noqa: E402
 from codegen.sweep import FUNCTIONS, SHARED_LEAVES, leaf_modules  # noqa: E402
 from dsl_kernels import backends, cases, env, measured, problems, profile, programs, variants  # noqa: E402
 from dsl_kernels.arch import ARCHS, GPUS, get_arch  # noqa: E402
+from dsl_kernels.emulator.script import cuda_python  # noqa: E402
 from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, in_words  # noqa: E402
 from dsl_kernels.tile.leaf_text import Function  # noqa: E402
@@ -57,40 +60,39 @@ def code(language: str, text: str) -> str:
 
 
 def ran(group: list[Variant], executor: str) -> str:
-    """How many of a group have a current record of this executor, and where."""
-    found = [run for v in group for run in runs.of(v) if run.executor == executor and run.current]
-    if not found:
+    """How many variants of a group have a current record of this executor, and where they ran."""
+    current = [run for v in group for run in runs.of(v) if run.executor == executor and run.current]
+    if not current:
         return "-"
-    places = (
-        ", ".join(sorted({run.where.removeprefix("NVIDIA ") for run in found})) if executor == "cuda" else ""
-    )
-    return f"{len(found)} of {len(group)}{' on ' + places if places else ''}"
+    gpus = sorted({run.where.removeprefix("NVIDIA ") for run in current})
+    places = ", ".join(gpus) if executor == "cuda" else ""
+    return f"{len(current)} of {len(group)}{' on ' + places if places else ''}"
 
 
 def tensor_cores(group: list[Variant]) -> str:
     """Units and operand types of the tensor-core operations that a group declares."""
-    found = {
+    units = {
         f"{mma.unit} {mma.dtype}"
         for v in group
         for mma in programs.get(v.op).schedule(v.knobs, get_arch(v.arch)).mmas
     }
-    return ", ".join(sorted(found)) or "none"
+    return ", ".join(sorted(units)) or "none"
 
 
 def variant_summary() -> str:
-    """One row an operation and architecture: how many variants, over which knobs, and what has run them."""
+    """One row per operation, DSL and architecture: variants, the knobs that differ, and what has run them."""
     groups: dict[tuple[str, str, str], list[Variant]] = defaultdict(list)
     for v in variants.variants():
         groups[v.op, v.backend, v.arch].append(v)
     rows = []
     for (op, backend, arch), group in sorted(groups.items()):
-        knobs = "; ".join(
-            f"{name} {', '.join(map(str, sorted({v.knobs[name] for v in group}, key=lambda value: (str(type(value)), value))))}"
-            for name in group[0].knobs
-            if len({v.knobs[name] for v in group}) > 1
-        )
+        knobs = []
+        for name in group[0].knobs:
+            values = sorted({v.knobs[name] for v in group}, key=lambda value: (str(type(value)), value))
+            if len(values) > 1:
+                knobs.append(f"{name} {', '.join(map(str, values))}")
         done = [ran(group, executor) for executor in runs.EXECUTORS]
-        rows.append((op, backend, arch, len(group), knobs, tensor_cores(group), *done))
+        rows.append((op, backend, arch, len(group), "; ".join(knobs), tensor_cores(group), *done))
     columns = (
         "op",
         "DSL",
@@ -106,11 +108,12 @@ def variant_summary() -> str:
 
 
 def variant_list() -> str:
-    """Every variant with what its schedule declares and what has run it."""
+    """Every variant, what its schedule declares, and what has run it."""
     rows = [
         (
             f"[`{v.id}`](../generated/{v.path.relative_to(variants.generated_root()).as_posix()})",
-            v.declared["threads"], v.declared["smem_bytes"], v.declared["tmem_columns"] or "-", tensor_cores([v]),
+            v.declared["threads"], v.declared["smem_bytes"], v.declared["tmem_columns"] or "-",
+            tensor_cores([v]),
             runs.summary(runs.of(v)),
         )
         for v in variants.variants()
@@ -119,8 +122,8 @@ def variant_list() -> str:
 
 
 def environment() -> str:
-    found = [value for value in vars(env).values() if isinstance(value, env.EnvVar)]
-    rows = [(f"`{var.name}`", var.expected, _default(var.default), var.doc) for var in found]
+    variables = [value for value in vars(env).values() if isinstance(value, env.EnvVar)]
+    rows = [(f"`{var.name}`", var.expected, _default(var.default), var.doc) for var in variables]
     return table(("variable", "value", "default", "meaning"), rows)
 
 
@@ -131,16 +134,16 @@ def _default(value: object) -> str:
 
 
 def _source(module: str, name: str) -> str:
-    """A function of a module of tile programs."""
-    found = importlib.import_module(f"dsl_kernels.kernels.{module}")
-    return code("python", inspect.getsource(getattr(found, name)))
+    """The source of a function in a module of tile programs."""
+    functions = importlib.import_module(f"dsl_kernels.kernels.{module}")
+    return code("python", inspect.getsource(getattr(functions, name)))
 
 
 def declaration() -> str:
     return _source("gqa_forward.program.blackwell", "declare")
 
 
-# The kernel that docs/extending.md writes, which a test takes through every stage.
+# The kernel that docs/new_kernel.md writes, and that a test takes through every stage.
 NEWCOMER = ROOT / "tests" / "codegen" / "newcomer"
 
 
@@ -150,7 +153,7 @@ def newcomer(file: str, *names: str) -> str:
 
 
 def newcomer_launch() -> str:
-    """How the second example kernel takes rows by a launch plan."""
+    """The launch plan of the second example kernel, and the bodies that take rows by it."""
     folder = ROOT / "tests" / "codegen" / "newcomer_rms_norm" / "dsl_kernels" / "kernels" / "rms_norm"
     policy, program = (folder / f"{name}.py" for name in ("policy", "program"))
     bodies = walkthrough.excerpt(program, "_start", "_load", "PROGRAM")
@@ -158,7 +161,7 @@ def newcomer_launch() -> str:
 
 
 def newcomer_told() -> str:
-    """What TileLang is told of the example kernel."""
+    """The example kernel's file for TileLang."""
     return code("python", (NEWCOMER / "dsl_kernels/kernels/row_softmax/tilelang.py").read_text())
 
 
@@ -167,12 +170,12 @@ def body() -> str:
 
 
 def body_names() -> str:
-    """What the operation defines of the names in the body that docs/declaring.md reads."""
+    """The operation's definitions of names in the body that docs/bodies.md reads."""
     return code("python", walkthrough.definitions())
 
 
 def body_vocabulary() -> str:
-    """What the tile language gives of them."""
+    """The names of the tile language in that body."""
     return table(("name", "from", "is"), walkthrough.vocabulary())
 
 
@@ -182,24 +185,25 @@ def leaf_by_text() -> str:
 
 
 def _spells(dsl: str, module: str, title: str) -> bool:
-    """Whether a DSL has a name in a module of leaves."""
+    """Whether a DSL defines a name in a module of leaves."""
     paths = (ROOT / "dsl_kernels" / "device" / dsl).glob(f"{module}*.py")
     return any(re.search(rf"^(def {title}\(|{title} = )", path.read_text(), re.MULTILINE) for path in paths)
 
 
 def leaf_functions() -> str:
-    """Every function that the text of a leaf may call: its module, what it takes and gives, and its docstring."""
+    """Every function that the text of a leaf may call: its module, parameters, result dtype and docstring."""
     rows = []
     for module in (*FUNCTIONS, SHARED_LEAVES):
-        found = vars(importlib.import_module(f"dsl_kernels.device.torch.{module}"))
+        values = vars(importlib.import_module(f"dsl_kernels.device.torch.{module}"))
         tree = ast.parse((ROOT / "dsl_kernels" / "device" / "torch" / f"{module}.py").read_text()).body
-        for node, told in pairwise(tree):
-            title = node.targets[0].id if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) else ""  # fmt: skip
-            if not isinstance(function := found.get(title), Function):
+        for node, following in pairwise(tree):
+            named = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+            title = node.targets[0].id if named else ""
+            if not isinstance(function := values.get(title), Function):
                 continue
             taken = list(inspect.signature(function.torch).parameters.values())[function.joint :]
             listed = ", ".join(str(p.replace(annotation=p.empty)) for p in taken)
-            doc = ast.literal_eval(told.value) if isinstance(told, ast.Expr) else ""
+            doc = ast.literal_eval(following.value) if isinstance(following, ast.Expr) else ""
             lacking = [dsl for dsl in backends.names() if not _spells(dsl, module, title)]
             meaning = " ".join([*doc.split(), *([f"Not in {', '.join(lacking)}."] if lacking else [])])
             rows.append((f"`{module}`", f"`{title}({listed})`", function.dtype, meaning))
@@ -254,7 +258,7 @@ def barriers() -> str:
 
 
 def functions(source: str, *names: str) -> str:
-    """Functions of a generated module as they stand, with what decorates them."""
+    """Functions of a generated module, with their decorators."""
     lines = source.splitlines()
     shown = []
     for name in names:
@@ -290,16 +294,17 @@ def twin(backend: str) -> str:
 
 
 def lone_schedules() -> str:
-    """Schedules that one DSL alone has, and the leaves of theirs that another does not spell."""
+    """Schedules that only one DSL has, and the leaves that keep the other from having them."""
     rows = []
     for op, arch in sorted({(v.op, v.arch) for v in variants.variants()}):
         program, spec = programs.get(op), get_arch(arch)
-        held = {
+        by_backend = {
             backend: {program.variant_id("", spec, v.knobs): v for v in variants.variants(op, backend, arch)}
             for backend in backends.names()
         }
-        for backend, other in permutations(held, 2):
-            alone = [held[backend][name] for name in sorted(held[backend].keys() - held[other].keys())]
+        for backend, other in permutations(by_backend, 2):
+            own, others = by_backend[backend], by_backend[other]
+            alone = [own[name] for name in sorted(own.keys() - others.keys())]
             texts = [program.text(v.knobs, spec) for v in alone]
             called = {name for text in texts for name in text.leaves}
             spelled = {
@@ -324,7 +329,7 @@ def hand_written() -> str:
 
 
 def dsl_lines() -> str:
-    """How many modules each operation has in a DSL, and how long they are, beside the lines that people wrote."""
+    """For each operation and DSL: number and median length of modules, and lines written by hand."""
     written = {row[0]: dict(zip(count_lines.COLUMNS, row, strict=True)) for row in count_lines.rows()}
     rows = []
     for op in sorted({v.op for v in variants.variants()}):
@@ -335,22 +340,21 @@ def dsl_lines() -> str:
 
 
 def dsl_builds() -> str:
-    """Medians of what the variants of each operation, architecture and DSL compiled to."""
+    """Medians over the builds of each operation, architecture and DSL."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
-    held = record_builds.builds()
+    records = record_builds.builds()
     for v in variants.variants():
-        if v.id in held:
-            groups[v.op, v.arch, v.backend].append(held[v.id])
+        if v.id in records:
+            groups[v.op, v.arch, v.backend].append(records[v.id])
     rows = []
     for (op, arch, backend), group in sorted(groups.items()):
-        middle = [
-            round(median(item[name] for item in group)) for name in ("registers", "shared", "ptx", "sass")
-        ]
-        rows.append(
-            (op, arch, backend, len(group), f"{median(item['seconds'] for item in group):.1f}", *middle)
-        )
+        names = ("registers", "shared", "ptx", "sass")
+        medians = [round(median(item[name] for item in group)) for name in names]
+        seconds = f"{median(item['seconds'] for item in group):.1f}"
+        rows.append((op, arch, backend, len(group), seconds, *medians))
     columns = (
-        "op", "arch", "DSL", "variants", "seconds", "registers", "shared bytes", "PTX instructions", "SASS instructions",
+        "op", "arch", "DSL", "variants", "seconds", "registers", "shared bytes", "PTX instructions",
+        "SASS instructions",
     )  # fmt: skip
     return table(columns, rows)
 
@@ -360,10 +364,10 @@ def number(value: float | None) -> str:
 
 
 def planted() -> str:
-    """The sixteen planted causes: found, bound, the gain of the twin without the cause, the profiler's first rule."""
-    held = planted_causes.kept("planted_h200")
-    reports = [profile.load(profile.KernelReport, item) for item in held["reports"]]
-    rows = planted_causes.rows(reports, held["twins"], profile.read_ceilings(planted_causes.GPU))
+    """The planted causes: first finding, its bound, the gain without the cause, the profiler's first rule."""
+    record = planted_causes.kept("planted_h200")
+    reports = [profile.load(profile.KernelReport, item) for item in record["reports"]]
+    rows = planted_causes.rows(reports, record["twins"], profile.read_ceilings(planted_causes.GPU))
     return table(
         ("planted", "first finding", "at most", "without the cause", "first rule of Nsight Compute"),
         (
@@ -374,21 +378,21 @@ def planted() -> str:
 
 
 def turned_knobs() -> str:
-    """Slow variants, the knobs that their first finding names, its bound, and what turning them gained."""
+    """Slow variants: the knobs that the first finding names, its bound, and the gain of turning them."""
     rows = []
-    for label, found in planted_causes.looked_at().items():
-        gained = planted_causes.turned(found) if "slowest" in label else None
-        if found.top and gained:
-            slow, fast = (name.split("__", 1)[1] for name in (found.fingerprint.workload.variant, gained[0]))
-            knobs = ", ".join(f"`{name}`" for name in found.top.knobs)
+    for label, report in planted_causes.looked_at().items():
+        gained = planted_causes.turned(report) if "slowest" in label else None
+        if report.top and gained:
+            slow, fast = (name.split("__", 1)[1] for name in (report.fingerprint.workload.variant, gained[0]))
+            knobs = ", ".join(f"`{name}`" for name in report.top.knobs)
             rows.append(
                 (
                     label.removesuffix(" slowest"),
                     f"`{slow}`",
-                    f"`{found.top.cause}`",
+                    f"`{report.top.cause}`",
                     knobs,
                     f"`{fast}`",
-                    number(found.top.bound),
+                    number(report.top.bound),
                     number(gained[1]),
                 )
             )
@@ -396,22 +400,27 @@ def turned_knobs() -> str:
 
 
 def looks() -> str:
-    """The kernels that were looked at: units, dominant stall, first finding."""
+    """The profiled kernels: use of each unit, dominant stall, first finding."""
     rows = []
-    for label, found in planted_causes.looked_at().items():
-        f, stall = found.fingerprint, found.fingerprint.dominant_stall
+    for label, report in planted_causes.looked_at().items():
+        f, stall = report.fingerprint, report.fingerprint.dominant_stall
         rows.append(
             (
-                label, f"{f.us:.1f}", f"{f.sol['dram']:.0%}", f"{f.sol['l2']:.0%}", f"{f.pipes['tensor']:.0%}",
+                label,
+                f"{f.us:.1f}",
+                f"{f.sol['dram']:.0%}",
+                f"{f.sol['l2']:.0%}",
+                f"{f.pipes['tensor']:.0%}",
                 f"{stall} {f.stalls[stall].share:.0%}" if stall else "-",
-                f"`{found.top.cause}`" if found.top else "-", number(found.top.bound if found.top else None),
+                f"`{report.top.cause}`" if report.top else "-",
+                number(report.top.bound if report.top else None),
             )
-        )  # fmt: skip
+        )
     return table(("kernel", "µs", "DRAM", "L2", "tensor", "dominant stall", "first finding", "at most"), rows)
 
 
 def tuned_fingerprints() -> str:
-    """Every tuned winner of the H200 that was looked at: units, dominant stall, first finding."""
+    """Every profiled winner of the H200's tuned table: use of each unit, dominant stall, first finding."""
     rows = []
     winners = {(*measured.point_of(e), e["variant"]) for e in measured.tuned_table(planted_causes.GPU)}
     looked = [
@@ -422,8 +431,9 @@ def tuned_fingerprints() -> str:
         stall = f"{e['stall']} {e['stall_share']:.0%}" if e["stall"] else "-"
         rows.append(
             (
-                f"{e['op']} {e['form']}", sizes, f"`{e['variant'].split('__', 1)[1]}`", f"{e['us']:.1f}", f"{e['dram']:.0%}",
-                f"{e['l2']:.0%}", f"{e['tensor']:.0%}", stall, f"`{e['cause']}`", number(e["bound"]),
+                f"{e['op']} {e['form']}", sizes, f"`{e['variant'].split('__', 1)[1]}`", f"{e['us']:.1f}",
+                f"{e['dram']:.0%}", f"{e['l2']:.0%}", f"{e['tensor']:.0%}", stall, f"`{e['cause']}`",
+                number(e["bound"]),
             )
         )  # fmt: skip
     columns = (
@@ -441,8 +451,17 @@ def tuned_fingerprints() -> str:
     return table(columns, rows)
 
 
+def recorded_calls() -> str:
+    """Functions of the driver and the runtime that a checked program may call."""
+    rows = [
+        (name, " ".join(f"`{function}`" for function in sorted(functions)))
+        for name, functions in (("driver", cuda_python.DRIVER), ("runtime", cuda_python.RUNTIME))
+    ]
+    return table(("module", "functions"), rows)
+
+
 def ceilings() -> str:
-    """The ceilings of the H200 for rows out of 4 GiB, and of 16 MiB, with the fastest method."""
+    """The H200's gather ceilings for rows spread over 4 GiB and over 16 MiB, with the fastest method."""
     held = profile.read_ceilings(planted_causes.GPU)
     points = {(p.row_bytes, p.footprint, p.order): p for p in held.points}
     near, far = min(p.footprint for p in held.points), max(p.footprint for p in held.points)
@@ -454,7 +473,7 @@ def ceilings() -> str:
 
 
 def ceilings_words() -> str:
-    """What sorting gains out of 4 GiB, and how near random rows of a latent token come to a sequential read."""
+    """What sorting the rows gains, and how close random rows come to the rate of a sequential read."""
     held = profile.read_ceilings(planted_causes.GPU)
     far = max(p.footprint for p in held.points)
     gbps = {(p.row_bytes, p.order): p.gbps for p in held.points if p.footprint == far}
@@ -463,14 +482,16 @@ def ceilings_words() -> str:
     wide = max(gain for width, gain in gains.items() if width >= 128)
     random = gbps[1152, "random"]
     return (
-        f"Out of 4 GiB, sorting gains {min(narrow):.0f} to {max(narrow):.0f} % for rows of 16 to 64 bytes and at most {wide:.0f} % "
-        f"from 128 bytes on; random rows of 1152 bytes arrive at {random / held.dram_gbps:.2f} of a sequential read "
+        f"Out of 4 GiB, sorting gains {min(narrow):.0f} to {max(narrow):.0f} % for rows of 16 to 64 bytes "
+        f"and at most {wide:.0f} % "
+        f"from 128 bytes on; random rows of 1152 bytes arrive at {random / held.dram_gbps:.2f} of a "
+        f"sequential read "
         f"({held.dram_gbps:.0f} GB/s). {_sorted_nearer(held)}"
     )
 
 
 def _sorted_nearer(held: Any) -> str:
-    """What sorting gains rows of a latent token out of less memory than the largest footprint."""
+    """What sorting gains rows of 1152 bytes within footprints between the smallest and the largest."""
     gbps = {(p.footprint, p.order): p.gbps for p in held.points if p.row_bytes == 1152}
     between = sorted({footprint for footprint, _ in gbps})[1:-1]
     gains = " and ".join(
@@ -486,7 +507,7 @@ def example() -> str:
 
 
 def gpus() -> str:
-    """Limits of each architecture, and the rates of its products with where they come from."""
+    """Limits of each architecture; rates of each GPU with their source."""
     limits = {
         "products of": lambda a: ", ".join(a.mma_units),
         "shared memory of a CTA": lambda a: f"{a.smem_per_cta >> 10} KiB",
@@ -504,14 +525,16 @@ def gpus() -> str:
     for gpu in GPUS.values():
         rates = (gpu.tensor_tflops[name] for name in ("bfloat16", "float8_e4m3"))
         rows.append(
-            f"| {gpu.name}, {gpu.arch.name} | {gpu.sms} | {gpu.clock_mhz} | {gpu.l2_bytes >> 20} MiB | {gpu.hbm_gbps / 1e3:.2f} TB/s "
-            f"| {gpu.l2_gbps / 1e3:.1f} TB/s | {' | '.join(f'{rate:.0f} TFLOP/s' for rate in rates)} | {gpu.rates_from} |"
+            f"| {gpu.name}, {gpu.arch.name} | {gpu.sms} | {gpu.clock_mhz} | {gpu.l2_bytes >> 20} MiB "
+            f"| {gpu.hbm_gbps / 1e3:.2f} TB/s "
+            f"| {gpu.l2_gbps / 1e3:.1f} TB/s | {' | '.join(f'{rate:.0f} TFLOP/s' for rate in rates)} "
+            f"| {gpu.rates_from} |"
         )
     return "\n".join(rows)
 
 
 def plan() -> str:
-    """What to change in the same attention."""
+    """The roadmap of the Triton attention that `example` shows."""
     made = profile.roadmap(planted_causes.looked_at()["sparse_mla t=64 heads=16 triton"], ("queries", 64))
     rows = [
         "| change | alone, at best | with those above | queries a second | DRAM |",
@@ -520,23 +543,24 @@ def plan() -> str:
     for one in (made.now, *made.phases):
         alone = "-" if one.alone_us is None else f"{one.alone_us:.1f} µs"
         rows.append(
-            f"| {one.finding.lever or 'as it is'} | {alone} | {one.us:.1f} µs | {one.per_second / 1e6:.2f}M | {one.dram:.0%} |"
+            f"| {one.finding.lever or 'as it is'} | {alone} | {one.us:.1f} µs | {one.per_second / 1e6:.2f}M "
+            f"| {one.dram:.0%} |"
         )
     return "\n".join(rows)
 
 
 def sizes() -> str:
-    """What commands call the sizes of each operation that has variants: one that is not finished has none."""
+    """The names of sizes in commands, for each operation that has variants."""
     rows = []
     for op in sorted({v.op for v in variants.variants()}):
         problem = problems.get(op)
         for form in problem.forms:
-            said = problem.point_sizes(form)
+            sizes_of_points = problem.point_sizes(form)
             also = [
                 f"`{a.name}`: `{a.dim}`" + ("" if a.each == 1 else f" is {a.each} × it")
                 for a in problem.names.get(form, ())
             ]
-            words = [f"`{name}`" for name, value in said.items() if isinstance(value, str)]
+            words = [f"`{name}`" for name, value in sizes_of_points.items() if isinstance(value, str)]
             mine = [f"`{name}`" for name in problem.dims(form) if name == "stride" or "stride" not in name]
             rows.append((f"{op} {form}", " ".join(mine), ", ".join(also) or "-", " ".join(words) or "-"))
     return table(
@@ -545,40 +569,41 @@ def sizes() -> str:
 
 
 def beside_peers() -> str:
-    """How many sizes are beside the fastest peer, which peers, and where ours is slower."""
-    held = draw_pipeline.beside_peers()
-    count = sum(map(len, held.groups.values()))
-    slower = [f"{where} ({ratio:.2f})" for ratio, where in held.slower]
-    said = (
+    """How many sizes were timed beside which peers, and where ours is slower than the fastest."""
+    beside = draw_pipeline.beside_peers()
+    count = sum(map(len, beside.groups.values()))
+    slower = [f"{where} ({ratio:.2f})" for ratio, where in beside.slower]
+    verdict = (
         f"Slower at {len(slower)} of {count} sizes: {'; '.join(slower)}."
         if slower
         else f"Slower at none of {count} sizes."
     )
-    return f"Each size beside the fastest of {', '.join(held.peers)}: {held.taken}. {said}"
+    return f"Each size beside the fastest of {', '.join(beside.peers)}: {beside.taken}. {verdict}"
 
 
 def results_list() -> str:
-    """The pages of results, or how the first one is made."""
-    found = [f"[{path.stem.removeprefix('results_')}]({path.name})" for path in results_pages()]
-    return f"Results by card: {', '.join(found)}." if found else "No run of `bench --record` is kept yet."
+    """Links to the pages of results."""
+    links = [f"[{path.stem.removeprefix('results_')}]({path.name})" for path in results_pages()]
+    return f"Results by card: {', '.join(links)}." if links else "No run of `bench --record` is kept yet."
 
 
 def results_pages(root: Path = ROOT) -> dict[Path, str]:
-    """The page of every file that `bench --record` wrote, by its path."""
-    found = {}
+    """The page of every file that `bench --record` wrote, by the page's path."""
+    pages = {}
     for path in sorted((root / results.FOLDER).glob("*.json")):
-        held = results.read(path)
-        if held is not None:
-            found[root / "docs" / f"results_{results.short_name(held.gpu)}.md"] = results.page(held)
-    return found
+        recorded_results = results.read(path)
+        if recorded_results is not None:
+            name = f"results_{results.short_name(recorded_results.gpu)}.md"
+            pages[root / "docs" / name] = results.page(recorded_results)
+    return pages
 
 
 def attack() -> str:
-    """What random input ended in: the recorded counts of scripts/attack.py, and those from before the checks."""
-    held = json.loads((ROOT / "docs" / "attack.json").read_text())
+    """Outcomes of random input: the counts of scripts/attack.py, and those before the checks existed."""
+    record = json.loads((ROOT / "docs" / "attack.json").read_text())
     rows = []
     for name, item in ATTACKS.items():
-        then, now = held["before"].get(name), held["now"].get(name)
+        then, now = record["before"].get(name), record["now"].get(name)
         first = f"{then['defects']} of {then['runs']}" if then else "-"
         numbers = (
             [now[key] for key in ("runs", "typed", "untyped", "slow", "mismatches")] if now else ["-"] * 5
@@ -588,7 +613,25 @@ def attack() -> str:
     return table(columns, rows)
 
 
+def predicted_exchanges() -> str:
+    """What the rule of `dsa.exchanges` predicts for both exchanges of a step with topk 2048 and 16 heads."""
+    from dsl_kernels.dsa import exchanges
+
+    rows = []
+    for (step, count, each), ranks in product(
+        (("decode", 1, 12), ("decode", 16, 12), ("decode", 64, 12), ("prompt", 4096, 8)), (2, 4, 8)
+    ):
+        row = [step, str(count), str(ranks)]
+        for given in (count * 2048 * each, count * 16 * 1028):
+            exchange = exchanges.Exchange(given, given)
+            times = (exchanges.predicted(way, exchange, ranks) for way in exchanges.WAYS)
+            row += [" / ".join(f"{us:.1f}" for us in times), exchanges.fastest(exchange, ranks)]
+        rows.append(row)
+    return table(["step", "rows", "ranks", "entries", "way", "partial outputs", "way"], rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "exchanges": predicted_exchanges,
     "variant_summary": variant_summary,
     "variant_list": variant_list,
     "environment": environment,
@@ -643,6 +686,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "turned_knobs": turned_knobs,
     "looks": looks,
     "tuned_fingerprints": tuned_fingerprints,
+    "recorded_calls": recorded_calls,
     "ceilings": ceilings,
     "ceilings_words": ceilings_words,
     "example": example,
@@ -651,21 +695,24 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "attack": attack,
     "beside_peers": beside_peers,
     "results_list": results_list,
+    "explained": command_pages.explained,
+    "commands_of_the_library": partial(command_pages.page, "dsl_kernels"),
+    "commands_of_the_generator": partial(command_pages.page, "codegen"),
     "sizes": sizes,
 }
 
 
 def updated(text: str) -> str:
-    """A document with every block made anew."""
+    """A document with all of its blocks renewed."""
     return MARKER.sub(lambda match: f"{match[1]}{BLOCKS[match[2]]()}\n{match[3]}", text)
 
 
 def outdated() -> dict[Path, str]:
-    """Documents and pictures that differ from what the sources give, with the text that they should have."""
+    """Documents and pictures that differ from what the sources give, with their new text."""
     wanted = {
         path: updated(path.read_text()) for path in DOCUMENTS if path.exists()
     } | draw_pipeline.pictures()
-    # A page of results is generated as a whole.
+    # Unlike a document with blocks, a page of results is generated whole.
     wanted |= results_pages()
     return {path: text for path, text in wanted.items() if not path.exists() or path.read_text() != text}
 
@@ -674,13 +721,13 @@ def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--check"]):
         print(__doc__, file=sys.stderr)
         return 2
-    found = outdated()
-    for path, text in found.items():
+    changed = outdated()
+    for path, text in changed.items():
         if not arguments:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         print(f"{'out of step' if arguments else 'wrote'}: {path.relative_to(ROOT)}")
-    return 1 if arguments and found else 0
+    return 1 if arguments and changed else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What docs/declaring.md shows of the kernel that it reads: attention on Blackwell, whose one warp issues all products.
+"""The excerpts of docs/bodies.md and docs/printed_kernel.md, which read one kernel: attention on Blackwell,
+where one warp issues all products.
 
-The body of that warp stands on the page with every name that occurs in it: what the operation defines as an excerpt, and
-what the tile language gives it in a table.
+docs/bodies.md shows the body of that warp, and explains every name in it: definitions of the operation as
+excerpts, names of the tile language in a table.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ KNOBS = {"dtype": "bf16", "dim": 128, "cluster": 1}
 BODY = ("dsl_kernels.kernels.gqa_forward.program.blackwell", "_issue")
 NAMES = (
     "dsl_kernels.kernels.gqa_forward.program.common",
-    "GROUP_ROWS", "LANES", "SIDES", "Kernel", "Work", "group_rows", "query_rows", "start", "_turned", "place_item",
+    "GROUP_ROWS", "LANES", "SIDES", "Kernel", "Work", "group_rows", "query_rows", "start", "_turned",
+    "place_item",
 )  # fmt: skip
-# What a name of the tile language means whose object has no docstring of its own.
+# Meanings of tile-language names whose objects have no docstring of their own.
 MEANINGS = {
     "Float32": "in `Kernel` a scalar of the call; of a variable its dtype",
     "Int32": "in `Kernel` a size or an integer of the call; of a variable its dtype",
@@ -37,12 +39,12 @@ MEANINGS = {
 
 def variant(backend: str = "tilelang") -> variants.Variant:
     """The generated variant that the page shows, in one DSL."""
-    found = variants.variants(OP, backend=backend, arch=ARCH)
-    return next(v for v in found if KNOBS.items() <= dict(v.knobs).items())
+    candidates = variants.variants(OP, backend=backend, arch=ARCH)
+    return next(v for v in candidates if KNOBS.items() <= dict(v.knobs).items())
 
 
 def excerpt(path: Path, *names: str) -> str:
-    """Functions, classes and constants of a file in its order: decorators and the comment above a constant included."""
+    """Functions, classes and constants of a file, in its order, with decorators and constants' comments."""
     text = path.read_text()
     lines, shown, last = text.splitlines(), "", None
     for node in ast.parse(text).body:
@@ -75,12 +77,12 @@ def body() -> str:
 
 
 def definitions() -> str:
-    """What the operation defines of the names in it, and of those in these."""
+    """The operation's definitions of names in the body, and of names in those definitions."""
     return excerpt(_file(NAMES[0]), *NAMES[1:])
 
 
 def free(source: str) -> list[str]:
-    """Names that code reads and does not bind itself, in alphabetical order; Python's own are left out."""
+    """Names that code reads but does not bind, in alphabetical order and without builtins."""
     nodes = list(ast.walk(ast.parse(source)))
     read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -93,23 +95,23 @@ def vocabulary() -> Iterator[tuple[str, str, str]]:
     """Each name of the tile language in the body and in its definitions: (name, module, meaning).
 
     Raises:
-        LookupError: a name that neither has a docstring nor stands in `MEANINGS`.
+        LookupError: a name has no docstring and is not in `MEANINGS`.
     """
     for name in free(f"{definitions()}\n\n\n{body()}"):
-        found = next(vars(m)[name] for m in map(_module, (BODY[0], NAMES[0])) if name in vars(m))
-        # Of an alias no docstring is its own: it would be that of what it stands for.
-        meaning = MEANINGS.get(name) or _first_sentence(found)
+        value = next(vars(m)[name] for m in map(_module, (BODY[0], NAMES[0])) if name in vars(m))
+        # MEANINGS first: the docstring of an alias is that of the object it stands for.
+        meaning = MEANINGS.get(name) or _first_sentence(value)
         if not meaning:
             raise LookupError(f"scripts/walkthrough.py: say in MEANINGS what {name} is")
-        yield f"`{name}`", f"`{_home(name, found)}`", meaning
+        yield f"`{name}`", f"`{_home(name)}`", meaning
 
 
-def _first_sentence(found: Any) -> str:
-    return (inspect.getdoc(found) or "").split("\n")[0].rstrip(":")
+def _first_sentence(value: Any) -> str:
+    return (inspect.getdoc(value) or "").split("\n")[0].rstrip(":")
 
 
-def _home(name: str, found: Any) -> str:
-    """Where a name is imported from: a module of the tile language, or of Python."""
+def _home(name: str) -> str:
+    """The module from which a name is imported: one of the tile language, or of Python."""
     for node in ast.walk(ast.parse(_file(BODY[0]).read_text() + _file(NAMES[0]).read_text())):
         if (
             isinstance(node, ast.ImportFrom)

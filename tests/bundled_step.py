@@ -1,10 +1,10 @@
-"""A decode step from a bundle, as a process of its own: no DSL and no generator can be imported, and nothing can be compiled.
+"""A decode step from a bundle, in a process of its own: no DSL, generator or compiler can be used there.
 
     python tests/bundled_step.py sm_90a
 
-The PTX of the bundle runs in the emulator, and the step is compared with the references. Each launch also goes to a driver
-that stands for a GPU: the bundle's cubin is loaded, the operands are checked, and what `cuLaunchKernelEx` would get is
-compared with the operands. What was seen is printed as JSON.
+The PTX of the bundle runs in the emulator, and the step is compared with the references. Each launch also
+goes to a fake driver: the bundle's cubin is loaded, the operands are checked, and the arguments of
+`cuLaunchKernelEx` are compared with the operands. The observations are printed as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SMS = 8
 
 
 class Hidden(importlib.abc.MetaPathFinder):
-    """Makes the DSLs and the generator impossible to import."""
+    """Hides the DSLs and the generator from import."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
         if fullname.split(".")[0] in HIDDEN:
@@ -32,21 +32,21 @@ class Hidden(importlib.abc.MetaPathFinder):
 
 
 def size() -> Any:
-    """Two sequences, one of them padded: each operation has something to leave out."""
+    """Two sequences, one of them padded, so that each operation has something to skip."""
     from dsl_kernels.dsa.steps import StepSize
 
     return StepSize(batch=2, context=300, topk=128, heads=16, index_heads=64, ragged=True)
 
 
 def few_sms() -> Any:
-    """GPUs of few SMs: launches of a CTA for each SM cost the emulator as much as their work."""
+    """Reduce the GPUs to few SMs, as idle CTAs cost the emulator as much time as busy ones."""
     from dsl_kernels.arch import GPUS
 
     return mock.patch.dict(GPUS, {name: gpu.with_sms(SMS) for name, gpu in GPUS.items()})
 
 
 def driver_of(arch: str) -> Any:
-    """A driver that records each launch: the code, the grid, and eight bytes of every parameter."""
+    """A fake driver that records each launch: the code, the grid, and eight bytes of every parameter."""
     from test_runtime_launch import FakeDriver
 
     from dsl_kernels.runtime import driver, launch
@@ -66,7 +66,7 @@ def driver_of(arch: str) -> Any:
 
 
 def watched(fake: Any, seen: list[dict[str, Any]]) -> Any:
-    """The emulator's `prepare`, whose launches the driver gets too."""
+    """The emulator's `prepare`, whose launches go to the fake driver as well."""
     from dsl_kernels import executors
     from dsl_kernels.expr import evaluate
 

@@ -1,4 +1,4 @@
-"""Markers that say what a test needs, and skips that say what is missing."""
+"""Markers for what a test needs, and skips that name what is missing."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ def _capability() -> tuple[int, int] | None:
 
 
 def pytest_configure() -> None:
-    """Small tensors on several threads wait for one another more than they compute, above all under xdist."""
+    """One thread per process: on several threads,
+    small tensors take longer to synchronise than to compute."""
     import torch
 
     torch.set_num_threads(1)
-    # No test sees what the user of this machine tuned.
+    # Tests must not read tables that the user of this machine tuned.
     os.environ["DSL_KERNELS_TUNED_DIR"] = os.devnull
 
 
 @pytest.fixture(autouse=True)
 def _texts_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that changes what programs call records their texts anew, and no other test sees these."""
+    """A test that patches what programs call gets freshly recorded texts, which no other test sees."""
     if "monkeypatch" in request.fixturenames:
         with mock.patch("dsl_kernels.tile.program._texts", {}):
             yield
@@ -42,7 +43,7 @@ def _texts_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def few_sms() -> Iterator[None]:
-    """GPUs of eight SMs: launches of a CTA for each SM cost an interpreter as much as their work."""
+    """GPUs of eight SMs, as idle CTAs cost the interpreter as much time as busy ones."""
     from dsl_kernels import ops
     from dsl_kernels.arch import GPUS
 
@@ -55,7 +56,8 @@ def few_sms() -> Iterator[None]:
 
 @pytest.fixture
 def in_threads() -> Callable[[int, Callable[[int], Any]], list[Any]]:
-    """Runs work(i) in as many threads at once, which take turns every few bytecodes; what each returned or raised."""
+    """Runs work(i) in concurrent threads that switch every few bytecodes;
+    returns their results or exceptions."""
 
     def run(count: int, work: Callable[[int], Any]) -> list[Any]:
         found: list[Any] = [None] * count
@@ -90,7 +92,7 @@ def pytest_report_header() -> str:
 
 
 def _deselect_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave each test that is marked `sample(most)` that many of its cases, unless a run names some itself."""
+    """Keep `most` cases of each test that is marked `sample(most)`, unless the command line names cases."""
     if sampling.ALL or config.option.keyword or any("::" in str(path) for path in config.args):
         return
     cases: dict[str, list[pytest.Item]] = {}
@@ -118,6 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("sm100") and _capability() != (10, 0):
             item.add_marker(
                 pytest.mark.skip(
-                    reason=f"needs a Blackwell GPU (compute capability 10.0), found {_capability() or 'no GPU'}"
+                    reason=f"needs a Blackwell GPU (compute capability 10.0), found "
+                    f"{_capability() or 'no GPU'}"
                 )
             )

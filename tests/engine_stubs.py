@@ -1,4 +1,5 @@
-"""What the plugins use of vLLM and SGLang, as small as a test needs it; `scripts/engine_stubs.py` holds it to their sources."""
+"""The parts of vLLM and SGLang that the plugins use, as stubs;
+`scripts/engine_stubs.py` compares them with the sources."""
 
 from __future__ import annotations
 
@@ -11,10 +12,13 @@ from typing import Any, Generic, TypeVar
 import torch
 
 MODULES: dict[str, dict[str, Any]] = {}
-"""Names by module of an engine."""
+"""For each module of an engine, its stubs by name."""
 
 STATE = SimpleNamespace()
-"""What a test sets: `config`, vLLM's present one; `backends`, `layers` and `hooks`, which plugins fill; `calls` of the engine's own functions."""
+"""State that tests set and read.
+
+`config` is vLLM's current one; `backends`, `layers` and `hooks` are filled by plugins; `calls` lists calls of
+the engine's own functions."""
 
 
 def clear() -> None:
@@ -35,7 +39,7 @@ def of(module: str) -> Any:
 
 
 def modules(engine: str) -> dict[str, ModuleType]:
-    """The modules of an engine, made anew, with those they lie in."""
+    """New modules of an engine, with their parent packages."""
     found: dict[str, ModuleType] = {}
     for name in (n for n in MODULES if n.split(".")[0] == engine):
         parts = name.split(".")
@@ -51,7 +55,7 @@ def modules(engine: str) -> dict[str, ModuleType]:
 
 
 def install(monkeypatch: Any, engine: str) -> None:
-    """An engine's modules in the place of any that are installed, and our plugins that import them unloaded."""
+    """Put an engine's stub modules in place of installed ones, and unload our plugins that import them."""
     clear()
     for name, module in modules(engine).items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -81,7 +85,8 @@ def register_backend(backend: Any, class_path: str | None = None, is_mamba: bool
 class AttentionBackend:
     @classmethod
     def supports_combination(
-        cls, head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix, device_capability
+        cls, head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix,
+        device_capability
     ):  # fmt: skip
         return None
 
@@ -155,9 +160,11 @@ class SparseMLACommonMetadataBuilder(Generic[T]):
 @of(_SPARSE)
 class SparseMLACommonImpl(Generic[T]):
     def __init__(
-        self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap,
+        self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype,
+        logits_soft_cap,
         attn_type, kv_sharing_target_layer_name, q_lora_rank=None, kv_lora_rank=512, qk_nope_head_dim=128,
-        qk_rope_head_dim=64, qk_head_dim=192, v_head_dim=128, kv_b_proj=None, indexer=None, topk_indices_buffer=None,
+        qk_rope_head_dim=64, qk_head_dim=192, v_head_dim=128, kv_b_proj=None, indexer=None,
+        topk_indices_buffer=None,
         index_group_builder=None, q_pad_num_heads=None,
     ):  # fmt: skip
         self.scale, self.kv_lora_rank = scale, kv_lora_rank
@@ -217,7 +224,8 @@ def get_indexer_topk(backend):
 class SparseAttnIndexer(CustomOp):
     def __init__(
         self, k_cache, quant_block_size, scale_fmt, topk_tokens, head_dim, max_model_len, max_total_seq_len,
-        topk_indices_buffer, skip_k_cache_insert=False, use_fp4_cache=False, compress_ratio=1, candidate_blocks=None,
+        topk_indices_buffer, skip_k_cache_insert=False, use_fp4_cache=False, compress_ratio=1,
+        candidate_blocks=None,
         candidate_block_size=0, candidate_write=False,
     ):  # fmt: skip
         super().__init__()

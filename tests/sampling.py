@@ -1,7 +1,7 @@
-"""How much of the suite a run takes: samples that a seed draws, or everything with TEST_ALL=1.
+"""How much of the suite a run covers: samples drawn by a seed, or everything with TEST_ALL=1.
 
-The seed is TEST_SEED, 0 by default, so that a failure is that of a change and not of another draw. The report's head
-prints it.
+The seed is TEST_SEED, 0 by default, so that a new failure comes from a change and not from another draw. The
+report's header prints it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ SEED = os.environ.get("TEST_SEED", "0")
 
 
 def sample(items: Sequence[T], most: int, of: str) -> list[T]:
-    """At most `most` of the items in their order, drawn by the run's seed and the name of what they are of."""
+    """At most `most` of the items, in their order,
+    drawn by the run's seed and the name of what is sampled."""
     if ALL or len(items) <= most:
         return list(items)
     chosen = sorted(random.Random(f"{SEED} {of}").sample(range(len(items)), most))

@@ -1,4 +1,4 @@
-"""A context dealt to ranks, and a process a rank that runs the steps of `dsa.parallel` over it: what their tests share."""
+"""A context distributed over ranks, and one process per rank that runs steps of `dsa.parallel` over it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 Tensors = dict[str, torch.Tensor]
 TOPK = 64
 CACHES = ("k_index_cache", "kv", "kpe")
+ONE_GPU = "one GPU"
+"""In place of a backend: every process on the first GPU, where only symmetric memory exchanges tensors."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One step: what is drawn, and what makes it hard.
+    """One step: its inputs, and what makes it hard.
 
     Attributes:
         lens: tokens by sequence and query of a decode step.
         windows: starts and ends of a prefill's rows.
-        interleave: tokens in a run of a rank.
+        interleave: tokens in a rank's contiguous runs.
         split: each rank has eight heads of its own.
-        spoil: changes the whole context's tensors in place.
-        options: more arguments of the step.
+        spoil: changes the tensors of the whole context in place.
+        options: further arguments of the step.
     """
 
     name: str
@@ -55,7 +57,7 @@ class Case:
 
 
 def _ties(tensors: Tensors) -> None:
-    """Rows whose scores are all zero, of both signs, and rows of few values."""
+    """Rows whose scores are all zero, of both signs, and rows of few distinct values."""
     weights = tensors["weights"].view(-1, tensors["weights"].shape[-1])
     weights[::2] = 0.0
     weights[1::2] = -1.0
@@ -74,15 +76,19 @@ RAGGED = ((599, 600), (64, 65), (0, 1), (193, 257))
 CASES = (
     Case("pages", RAGGED),
     Case("contiguous", RAGGED, interleave=192, kv="joined", sink=True),
-    Case("runs_of_two_pages", ((0, 299), (640, 129)), interleave=128, kv="fp8", sink=True, options={"lse_base": "e"}),
+    Case("runs_of_two_pages", ((0, 299), (640, 129)), interleave=128, kv="fp8", sink=True,
+         options={"lse_base": "e"}),
     Case("ties", ((700, 699, 333), (128, 65, 63)), spoil=_ties),
     Case("specials", ((640, 500), (66, 10)), spoil=_specials),
     Case("split_heads", ((130, 0), (1, 260)), sink=True, split=True),
     Case("split_heads_prompt", windows=((0, 150), (20, 130)), sink=True, split=True),
     Case("padded", ((0,), (0,)), sink=True),
-    Case("windows", windows=((0, 1), (0, 400), (399, 400), (5, 5), (60, 300), (130, 259), (0, 0), (0, 64), (9, 2))),
-    Case("tokens_in_turn", windows=((0, 200), (3, 199), (77, 78), (0, 150)), interleave=1, kv="fp8", options={"rows_per_chunk": 3}),
-    Case("contiguous_prompt", windows=((0, 260), (1, 130), (100, 260)), interleave=80, kv="joined", spoil=_ties, sink=True, options={"rows_per_chunk": 1}),
+    Case("windows",
+         windows=((0, 1), (0, 400), (399, 400), (5, 5), (60, 300), (130, 259), (0, 0), (0, 64), (9, 2))),
+    Case("tokens_in_turn", windows=((0, 200), (3, 199), (77, 78), (0, 150)), interleave=1, kv="fp8",
+         options={"rows_per_chunk": 3}),
+    Case("contiguous_prompt", windows=((0, 260), (1, 130), (100, 260)), interleave=80, kv="joined",
+         spoil=_ties, sink=True, options={"rows_per_chunk": 1}),
 )  # fmt: skip
 
 
@@ -99,7 +105,7 @@ class Context:
 
 
 def context(case: Case, ranks: int) -> Context:
-    """The tensors of a case, drawn by its name, dealt to so many ranks."""
+    """The tensors of a case, drawn by its name and distributed over the ranks."""
     seed = sum(case.name.encode())
     drawn = _decode(case, seed, ranks) if case.lens else _prefill(case, seed, ranks)
     return drawn
@@ -118,12 +124,13 @@ def _decode(case: Case, seed: int, ranks: int) -> Context:
     lens = torch.tensor(case.lens, dtype=torch.int32)
     b, next_n = lens.shape
     longest = max(1, int(lens.max()))
-    # Pages of the whole context by turns of the ranks.
+    # Pages of the whole context, dealt to the ranks in turn.
     run = case.interleave // PAGE
     columns = -(-longest // (PAGE * run * ranks)) * run
     pages = b * columns + 2
     size = steps.StepSize(
-        batch=b, next_n=next_n, context=longest, heads=8 * (ranks if case.split else 1), index_heads=32, topk=TOPK, kv=case.kv, pages=pages * ranks
+        batch=b, next_n=next_n, context=longest, heads=8 * (ranks if case.split else 1), index_heads=32,
+        topk=TOPK, kv=case.kv, pages=pages * ranks
     )  # fmt: skip
     whole = _draw(case, size, seed)
     case.spoil(whole)
@@ -149,7 +156,7 @@ def _decode(case: Case, seed: int, ranks: int) -> Context:
 
 
 def _prefill(case: Case, seed: int, ranks: int) -> Context:
-    """The keys of each rank's runs, padded to as many on every rank."""
+    """The keys of each rank's runs, padded to the same number on every rank."""
     starts, ends = (torch.tensor(bounds, dtype=torch.int32) for bounds in zip(*case.windows, strict=True))
     keys = int(ends.max())
     heads = 8 * (ranks if case.split else 1)
@@ -175,7 +182,7 @@ def _prefill(case: Case, seed: int, ranks: int) -> Context:
 
 
 def on_one(case: Case, ranks: int, device: str = "cpu") -> dsa.StepOutput:
-    """The step of one GPU, or of the interpreter, over the whole context."""
+    """The step on one GPU, or in the interpreter, over the whole context."""
     step: Any = dsa.decode if case.lens else dsa.prefill
     whole = {name: tensor.to(device) for name, tensor in context(case, ranks).whole.items()}
     executor = "interpreter" if device == "cpu" else None
@@ -184,13 +191,13 @@ def on_one(case: Case, ranks: int, device: str = "cpu") -> dsa.StepOutput:
 
 
 def arguments(case: Case, sharding: parallel.Sharding) -> dict[str, Any]:
-    """This rank's arguments of the step, on a GPU where the group's is one."""
+    """This rank's arguments of the step, on a GPU if the group's device is one."""
     part: dict[str, Any] = context(case, sharding.ranks).parts[sharding.rank]
     if case.split:
         own = slice(8 * sharding.rank, 8 * (sharding.rank + 1))
         part |= {name: part[name][:, own].contiguous() for name in ("q_nope", "q_pe")}
         part |= {"attn_sink": part["attn_sink"][own].contiguous(), "split_heads": True}
-    gpu = dist.get_backend(sharding.group) == "nccl"
+    gpu = torch.cuda.is_initialized()
     if gpu:
         part = {name: v.cuda() if isinstance(v, torch.Tensor) else v for name, v in part.items()}
     executor = None if gpu else "interpreter"
@@ -224,16 +231,17 @@ def replayed(case: Case, sharding: parallel.Sharding) -> dsa.StepOutput:
 
 
 class Mapped:
-    """What `rendezvous` of torch's symmetric memory gives, over files that processes without a GPU map."""
+    """Stands for `rendezvous` of torch's symmetric memory, with files that processes without a GPU map."""
 
     def __init__(self, group: dist.ProcessGroup, names: list[str], size: int) -> None:
         self.group = group
         self.each = [torch.from_file(name, shared=True, size=size, dtype=torch.uint8) for name in names]
+        self.buffer_ptrs = [each.data_ptr() for each in self.each]
 
     def barrier(self) -> None:
         dist.barrier(self.group)
         if dist.get_rank(self.group):
-            # A slow reader: what the other rank writes too early is there by then.
+            # Read late, so that anything the other rank writes too early is already there.
             time.sleep(0.5)
 
     def get_buffer(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -241,19 +249,18 @@ class Mapped:
 
 
 class Symmetric(parallel.Sharding):
-    """A sharding through symmetric memory, which is files in a folder: its turns of buffers without a GPU."""
+    """A sharding through symmetric memory, with its buffers in files, so that it needs no GPU."""
 
-    def __init__(self, folder: str, interleave: int) -> None:
-        super().__init__(interleave=interleave, transport="symmetric")
+    def __init__(self, folder: str, interleave: int, transport: str = "symmetric_copy") -> None:
+        super().__init__(interleave=interleave, transport=transport)
         self.folder = Path(folder) / self._prefix.replace("/", "_")
 
-    def _grow(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
+    def _rendezvous(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
         names = [f"{self.folder}_{slot}_{size}_{rank}" for rank in range(self.ranks)]
         Path(names[self.rank]).write_bytes(bytes(size))
         dist.barrier(self.group)
         mapped = Mapped(self.group, names, size)
-        self._symmetric[slot] = mapped.each[self.rank], mapped
-        return self._symmetric[slot]
+        return mapped.each[self.rank], mapped
 
 
 Work = Callable[..., Any]
@@ -264,8 +271,15 @@ def _body(
 ) -> None:
     torch.set_num_threads(1)
     os.environ["DSL_KERNELS_TUNED_DIR"] = os.devnull
-    if backend == "nccl":
+    if backend == ONE_GPU:
+        # Contexts of several processes take turns on it, also within a barrier.
+        os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+        torch.cuda.set_device(0)
+        torch.cuda.init()
+        backend = "gloo"
+    elif backend == "nccl":
         torch.cuda.set_device(rank)
+        torch.cuda.init()
     else:
         GPUS.update({name: gpu.with_sms(8) for name, gpu in GPUS.items()})
         ops.clear()
@@ -281,7 +295,7 @@ def _body(
     except Exception:
         found = traceback.format_exc()
     torch.save(found, f"{folder}/{rank}.pt")
-    # No rank leaves while another may still look into the store.
+    # No rank may leave while another can still read from the store.
     dist.distributed_c10d._get_default_store().set(f"done/{rank}", "")
     if not isinstance(found, str):
         dist.distributed_c10d._get_default_store().wait(
@@ -293,9 +307,13 @@ def _body(
 def in_processes(
     ranks: int, work: Work, folder: Path, *arguments: Any, backend: str = "gloo", seconds: float = 300.0
 ) -> list[Any]:
-    """What work(*arguments) gave on each rank of a process group; the text of what it raised where it did."""
+    """The results of work(*arguments) on each rank of a process group,
+    or the traceback of a rank that failed.
+
+    `backend` is the name of one of torch, or `ONE_GPU`.
+    """
     together = multiprocessing.get_context("forkserver")
-    # Importing torch takes a process longer than most cases.
+    # Preloaded, as importing torch takes a process longer than most cases.
     together.set_forkserver_preload([__name__])
     processes = [
         together.Process(target=_body, args=(work, rank, ranks, backend, seconds, str(folder), arguments))

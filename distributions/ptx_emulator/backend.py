@@ -1,4 +1,4 @@
-"""The build backend: scikit-build-core, and an sdist that holds the library's sources, which lie outside of this folder."""
+"""The build backend: scikit-build-core, and an sdist that holds sources of the library."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ HERE = Path(__file__).resolve().parent
 LIBRARY = HERE.parents[1] / "dsl_kernels"
 # What CMakeLists.txt takes from the library, and the file that has the version.
 TAKEN = (
-    "__init__.py", "typed_error.py", "arguments.py", "dtypes.py", "arch.py", "py.typed", "emulator", "runtime/__init__.py",
-    "runtime/toolkit.py",
+    "__init__.py", "typed_error.py", "arguments.py", "dtypes.py", "arch.py", "py.typed", "emulator",
+    "runtime/__init__.py", "runtime/toolkit.py",
 )  # fmt: skip
 
 
 def build_sdist(sdist_directory: str, config_settings: dict | None = None) -> str:
-    """The sources of this folder with those of the library in `dsl_kernels`, so that a wheel builds without a checkout."""
+    """The sources of this folder and of the library, so that a wheel builds without a checkout."""
     if (HERE / "dsl_kernels").is_dir():  # of an sdist
         return _build.build_sdist(sdist_directory, config_settings)
     target, here = os.path.abspath(sdist_directory), os.getcwd()

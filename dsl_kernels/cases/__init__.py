@@ -1,4 +1,4 @@
-"""Cases: questions about GPU kernels that a reader can measure again. One module a case, found by its file name."""
+"""Cases: questions about GPU kernels that a reader can measure again, one module for each."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def get(name: str) -> Case:
     Raises:
         UnknownNameError: no module `cases/<name>.py`.
     """
-    found: Case = discover(__name__, name, names, "case", "CASE")
-    return found
+    case: Case = discover(__name__, name, names, "case", "CASE")
+    return case

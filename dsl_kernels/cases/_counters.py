@@ -1,6 +1,7 @@
-"""Hardware counters of a case's launches, through Nsight Compute: one process a case, one profiled call a launch.
+"""Hardware counters of a case's launches, read by Nsight Compute in one process for each case.
 
-A marker kernel runs before every launch, so that the rows of the report can be told apart by order alone.
+A marker kernel runs before every launch, so that order alone tells which rows of the report belong to which
+launch.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from ._cuda import Source
 from .base import Case, judged
 
 WARM_UPS = 3
-# A process that imports torch, draws inputs and launches them under the profiler takes no less.
+# The least time for a process that imports torch, draws inputs and launches them under the profiler.
 LEAST_SECONDS = 10.0
 MARKER = Source('extern "C" __global__ void case_marker() {}', "marker")
-# Stall reasons that Hopper alone counts.
+# Stall reasons that only Hopper counts.
 HOPPER_STALLS = ("gmma", "imc_miss")
 STALLS = (
-    "barrier", "branch_resolving", "dispatch_stall", "drain", "lg_throttle", "long_scoreboard", "math_pipe_throttle",
-    "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "selected", "short_scoreboard", "sleeping",
-    "tex_throttle", "wait",
+    "barrier", "branch_resolving", "dispatch_stall", "drain", "lg_throttle", "long_scoreboard",
+    "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "selected",
+    "short_scoreboard", "sleeping", "tex_throttle", "wait",
 )  # fmt: skip
 METRICS = (
     "gpu__time_duration.sum",
@@ -65,7 +66,7 @@ METRICS = (
 
 
 def metrics() -> list[str]:
-    """Names to ask for on this GPU."""
+    """Metrics to ask for on this GPU."""
     import torch
 
     hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -79,18 +80,18 @@ def ncu() -> str:
     Raises:
         ToolchainError: it is not installed.
     """
-    found = shutil.which("ncu") or next(
+    path = shutil.which("ncu") or next(
         iter(sorted(glob.glob("/opt/nvidia/nsight-compute/*/ncu") + glob.glob("/usr/local/cuda*/bin/ncu"))),
         None,
     )
-    if found is None:
+    if path is None:
         raise ToolchainError(
             "ncu",
             expected="Nsight Compute on the PATH",
             got="none",
             fix="install Nsight Compute; without it a case has times but no counters",
         )
-    return found
+    return path
 
 
 def command(case: Case, launches: Sequence[str], log: str) -> list[str]:
@@ -105,7 +106,7 @@ def command(case: Case, launches: Sequence[str], log: str) -> list[str]:
 
 
 def launch(case: Case, names: Sequence[str]) -> None:
-    """Run launches the way the command expects: warmed up, then once inside the profiled range, after a marker."""
+    """Run launches as `command` expects: warm-ups, then a marker and one call inside the profiled range."""
     import torch
 
     for name in names:
@@ -126,45 +127,47 @@ def launch(case: Case, names: Sequence[str]) -> None:
 def collect(
     case: Case, launches: Sequence[str] | None = None, *, timeout: float = 120.0
 ) -> dict[str, dict[str, Any]]:
-    """Counters by launch: the kernel's name and its metrics in base units.
+    """Counters by launch: the kernel's name, and its metrics in base units.
 
     Raises:
-        ToolchainError: no ncu, or it read nothing (no permission for counters, no kernel that matches).
+        ToolchainError: no ncu, or it read nothing (counters not permitted, no matching kernel).
     """
     names = list(launches or case.launches)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         try:
             done = complete(command(case, names, str(log)), timeout)
-            said = "\n".join(part[-800:] for part in (done.stdout, done.stderr) if part)
+            output = "\n".join(part[-800:] for part in (done.stdout, done.stderr) if part)
         except subprocess.TimeoutExpired:
-            said = f"no end after {timeout:.0f} s"
+            output = f"no end after {timeout:.0f} s"
         text = log.read_text() if log.exists() else ""
-    found = dict(by_launch(text, names))
-    if not found:
+    counters = dict(by_launch(text, names))
+    if not counters:
         raise ToolchainError(
             "ncu",
             expected="counters of " + ", ".join(names),
-            got=(refusal(text) or said.strip() or "no kernel")[:1200],
+            got=(refusal(text) or output.strip() or "no kernel")[:1200],
             fix="run as root, or let the driver open the counters (NVreg_RestrictProfilingToAdminUsers=0)",
         )
-    return found
+    return counters
 
 
 def add(record: dict[str, Any], case: Case, timeout: float = 120.0) -> None:
-    """Put the counters of a case's launches into its record, or a note that says why there are none.
+    """Add the counters of a case's launches to its record, or a note that says why there are none.
 
     Args:
-        timeout: seconds that they may take; none are read in less than LEAST_SECONDS.
+        timeout: seconds for them; with less than LEAST_SECONDS none are read.
     """
     if not case.launches:
         return
     try:
         if timeout < LEAST_SECONDS:
             raise ToolchainError(
-                "counters", expected=f"{LEAST_SECONDS:.0f} s for them", got=f"{max(timeout, 0):.0f} s that the case left",
+                "counters",
+                expected=f"{LEAST_SECONDS:.0f} s for them",
+                got=f"{max(timeout, 0):.0f} s that the case left",
                 fix="give it longer: --budget, or --full",
-            )  # fmt: skip
+            )
         record["counters"] = collect(case, timeout=timeout)
         missing = [name for name in case.launches if name not in record["counters"]]
         record["notes"] += [f"no counters of {', '.join(missing)}"] if missing else []
@@ -174,12 +177,12 @@ def add(record: dict[str, Any], case: Case, timeout: float = 120.0) -> None:
 
 
 def refusal(text: str) -> str:
-    """What ncu complained of."""
+    """The errors in ncu's output."""
     return "\n".join(line for line in text.splitlines() if line.startswith("==ERROR==") or "ERR_NV" in line)
 
 
 def by_launch(text: str, names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The longest kernel after each marker, in the order of the launches."""
+    """The longest kernel after each marker, in order of the launches."""
     groups: list[list[KernelReport]] = []
     for report in readers.reports(text, "ncu.csv") if readers.is_csv(text) else ():
         if report.kernel.startswith("case_marker"):

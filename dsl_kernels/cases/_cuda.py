@@ -1,4 +1,4 @@
-"""CUDA C kernels of the cases: compiled by NVRTC when they are first launched, on the stream that torch uses."""
+"""CUDA C kernels of the cases, compiled by NVRTC at their first launch and run on torch's current stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Source:
         self._functions: dict[str, Any] = {}
 
     def options(self, arch: str) -> list[str]:
-        """Options of NVRTC; those of nvcc are spelt alike."""
+        """Options of NVRTC, which nvcc spells the same way."""
         symbols = [f"-D{key}={value}" for key, value in self.defines.items()]
         return [f"--gpu-architecture={arch}", "--std=c++17", *symbols]
 
@@ -35,7 +35,7 @@ class Source:
         shared: int = 0,
         stream: int | None = None,
     ) -> None:
-        """Launch a function. Tensors pass their address, ints are 64-bit, floats 32-bit.
+        """Launch a function: tensors pass their address, ints are 64-bit, floats 32-bit.
 
         Raises:
             ToolchainError: NVRTC is missing or refuses the source.
@@ -68,13 +68,13 @@ class Source:
         kernel = check(driver.cuLibraryGetKernel(self._library, function.encode()), function)
         handle = check(driver.cuKernelGetFunction(kernel), function)
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        held = check(
+        static = check(
             driver.cuFuncGetAttribute(
                 driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, handle
             ),
             function,
         )
-        check(driver.cuFuncSetAttribute(handle, limit, (227 << 10) - held), f"shared memory of {function}")
+        check(driver.cuFuncSetAttribute(handle, limit, (227 << 10) - static), f"shared memory of {function}")
         self._functions[function] = handle
         return handle
 

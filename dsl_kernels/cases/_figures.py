@@ -1,4 +1,4 @@
-"""What the pictures of the cases share. matplotlib is imported when one is drawn."""
+"""What the pictures of the cases share; matplotlib is only imported to draw one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLOURS = (
 
 
 def panels(count: int, title: str, record: Record, width: float = 5.2) -> tuple[Any, Any]:
-    """A figure of `count` axes side by side, headed by the title, the GPU and the date.
+    """A figure of `count` axes side by side, under the title, the GPU and the date.
 
     Raises:
         ToolchainError: matplotlib is not installed.
@@ -49,7 +49,7 @@ def panels(count: int, title: str, record: Record, width: float = 5.2) -> tuple[
 
 
 def bars(axis: Any, names: Sequence[str], values: Sequence[float], label: str, log: bool = False) -> None:
-    """One bar a name, each with its value."""
+    """One bar for each name, labelled with its value."""
     shown = axis.bar(range(len(names)), values, color=[COLOURS[i % len(COLOURS)] for i in range(len(names))])
     axis.bar_label(shown, fmt="%.3g", fontsize=8)
     axis.set_xticks(range(len(names)), names, fontsize=8, rotation=25 if len(names) > 5 else 0)
@@ -67,11 +67,11 @@ def lines(
     logx: bool = True,
     logy: bool = True,
 ) -> None:
-    """One curve a name through its points, in order of x."""
+    """One curve for each name, through its points in order of x."""
     for place, (name, points) in enumerate(curves.items()):
-        held = sorted(points)
-        if held:
-            across, up = zip(*held, strict=True)
+        ordered = sorted(points)
+        if ordered:
+            across, up = zip(*ordered, strict=True)
             axis.plot(across, up, marker="o", markersize=3.5, label=name, color=COLOURS[place % len(COLOURS)])
     ticks = sorted({at for points in curves.values() for at, _ in points})
     if logx:
@@ -87,31 +87,30 @@ def lines(
 
 
 def count(value: float) -> str:
-    """1024 as 1K."""
+    """A number in units of 1024: 1024 as 1K."""
     return f"{value / 1024:g}K" if value >= 1024 else f"{value:g}"
 
 
 def stalls(axis: Any, record: Record, few: int = 5) -> None:
-    """Shares of the warps' time by stall reason, one stacked bar a launch that was profiled."""
-    shares = {
-        name: stall_shares(held.get("metrics", {})) for name, held in record.get("counters", {}).items()
-    }
-    shares = {name: held for name, held in shares.items() if held}
+    """Shares of the warps' time by stall reason, one stacked bar for each profiled launch."""
+    counters = record.get("counters", {})
+    shares = {name: stall_shares(each.get("metrics", {})) for name, each in counters.items()}
+    shares = {name: each for name, each in shares.items() if each}
     axis.set_title("where the warps wait", fontsize=9)
     if not shares:
         axis.text(0.5, 0.5, "no counters were read", ha="center", va="center", transform=axis.transAxes)
         axis.set_axis_off()
         return
     weight: dict[str, float] = {}
-    for held in shares.values():
-        for reason, share in held.items():
+    for each in shares.values():
+        for reason, share in each.items():
             weight[reason] = max(weight.get(reason, 0.0), share)
     reasons = sorted(weight, key=lambda reason: -weight[reason])[: few + 2]
     base = [0.0] * len(shares)
     for place, reason in enumerate([*reasons, "other"]):
         up = [
-            held.get(reason, 0.0) if reason != "other" else 1 - sum(held.get(r, 0.0) for r in reasons)
-            for held in shares.values()
+            each.get(reason, 0.0) if reason != "other" else 1 - sum(each.get(r, 0.0) for r in reasons)
+            for each in shares.values()
         ]
         colour = COLOURS[place % len(COLOURS)] if reason != "other" else "#cccccc"
         axis.bar(range(len(shares)), up, bottom=base, label=reason, color=colour)

@@ -1,4 +1,4 @@
-"""A kernel that does nothing but fetch rows of 1152 bytes, add up their words and store the sum, in three ways."""
+"""A kernel that only fetches rows of 1152 bytes, adds up their words and stores the sum, in three ways."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPTHS = (1, 2, 4, 8)
 WARPS = (1, 2, 4, 8, 16, 32, 64)
 ENGINES = ("loads", "cp_async", "bulk")
 SHARED_BYTES = 220 << 10
-# Registers a thread of gather_loads by depth, and of the kernels with a ring: what bounds resident warps.
+# Registers per thread of gather_loads by depth, and of the kernels with a ring; they bound resident warps.
 LOAD_REGISTERS = {1: 32, 2: 48, 4: 72, 8: 120}
 RING_REGISTERS = 48
 
@@ -97,7 +97,8 @@ __device__ __forceinline__ void consume(const char* slot, unsigned* sums, long l
   __syncwarp();
 }
 
-extern "C" __global__ void gather_cp_async(const char* cache, const int* ids, unsigned* sums, long long rows) {
+extern "C" __global__ void gather_cp_async(const char* cache, const int* ids, unsigned* sums,
+                                           long long rows) {
   extern __shared__ __align__(128) char ring[];
   Share share(ids, rows);
   char* own = ring + (threadIdx.x / 32) * DEPTH * ROW;
@@ -106,7 +107,8 @@ extern "C" __global__ void gather_cp_async(const char* cache, const int* ids, un
       const char* row = cache + share.id(at) * ROW;
       const unsigned slot = shared_address(own + at % DEPTH * ROW);
       for (int p = share.lane; p < PIECES; p += 32)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slot + p * 16), "l"(row + p * 16) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                     ::"r"(slot + p * 16), "l"(row + p * 16) : "memory");
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
@@ -137,7 +139,8 @@ extern "C" __global__ void gather_bulk(const char* cache, const int* ids, unsign
       const unsigned barrier = shared_address(&full[at % DEPTH]);
       asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(ROW) : "memory");
       asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                   ::"r"(shared_address(own + at % DEPTH * ROW)), "l"(cache + id * ROW), "r"(ROW), "r"(barrier)
+                   ::"r"(shared_address(own + at % DEPTH * ROW)), "l"(cache + id * ROW), "r"(ROW),
+                     "r"(barrier)
                    : "memory");
     }
   };
@@ -157,13 +160,13 @@ extern "C" __global__ void gather_bulk(const char* cache, const int* ids, unsign
 
 @lru_cache(maxsize=16)
 def source(depth: int) -> Source:
-    """The kernels with `depth` rows in flight a warp."""
+    """The kernels with `depth` rows in flight per warp."""
     return Source(SOURCE, f"gather_depth{depth}", {"DEPTH": depth, "ROW": ROW})
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A way to fetch rows: the engine, resident warps an SM, rows in flight a warp."""
+    """A way to fetch rows: the engine, resident warps per SM, rows in flight per warp."""
 
     engine: str
     warps: int
@@ -171,7 +174,7 @@ class Setting:
 
     @property
     def in_flight(self) -> int:
-        """Bytes in flight an SM."""
+        """Bytes in flight per SM."""
         return self.warps * self.depth * ROW
 
     @property
@@ -184,14 +187,14 @@ class Setting:
 
     @property
     def shared(self) -> int:
-        """Dynamic shared memory of a block: the ring, and a barrier a row of it."""
+        """Dynamic shared memory of a block: the ring, and for bulk copies a barrier for each of its rows."""
         if self.engine == "loads":
             return 0
         return self.warps_per_block * self.depth * (ROW + 8 * (self.engine == "bulk"))
 
     @property
     def fits(self) -> bool:
-        """Whether shared memory and registers let all warps be resident at once."""
+        """Whether shared memory and registers allow all warps to be resident at once."""
         registers = LOAD_REGISTERS[self.depth] if self.engine == "loads" else RING_REGISTERS
         shared = self.blocks_per_sm * (self.shared + 1024)
         return self.warps * 32 * registers <= 65536 and shared <= SHARED_BYTES
@@ -199,11 +202,11 @@ class Setting:
 
 def settings() -> list[Setting]:
     """Every combination that fits an SM."""
-    found = [Setting(e, w, d) for e in ENGINES for w in WARPS for d in DEPTHS]
-    return [setting for setting in found if setting.fits]
+    combinations = [Setting(e, w, d) for e in ENGINES for w in WARPS for d in DEPTHS]
+    return [setting for setting in combinations if setting.fits]
 
 
-# Tried at every size: what attains most changes with the number of rows.
+# Tried at every size, because the fastest setting changes with the number of rows.
 CANDIDATES = tuple(
     Setting(engine, warps, depth)
     for engine in ENGINES
@@ -228,17 +231,17 @@ def gather(setting: Setting, cache: torch.Tensor, ids: torch.Tensor, sums: torch
 
 
 def word_sums(cache: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """What `gather` must give, as int32 of the same bits; runs on any device."""
+    """The result that `gather` must give, as int32 with the same bits; runs on any device."""
     words = cache.view(torch.int32)[ids.flatten().long()]
     total = words.long().sum(dim=1) & 0xFFFFFFFF
     return torch.where(total >= 1 << 31, total - (1 << 32), total).to(torch.int32)
 
 
 def checked(setting: Setting, cache: torch.Tensor, ids: torch.Tensor, sums: torch.Tensor) -> Comparison:
-    """Every sum equals the reference's."""
-    found = Comparison()
+    """Require every sum to equal the reference's."""
+    comparison = Comparison()
     sums.zero_()
     gather(setting, cache, ids, sums)
     wrong = int((sums != word_sums(cache, ids)).sum())
-    found.demand("row sums equal the reference", wrong == 0, f"{wrong} of {sums.numel()} rows differ")
-    return found
+    comparison.demand("row sums equal the reference", wrong == 0, f"{wrong} of {sums.numel()} rows differ")
+    return comparison

@@ -1,4 +1,4 @@
-"""Causal multi-head attention forward in Triton, as it is written in tutorials."""
+"""Causal multi-head attention forward in Triton, as tutorials write it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import triton.language as tl
 
 @dataclass(frozen=True)
 class Setting:
-    """Query rows and key rows of a tile, warps, stages of the software pipeline."""
+    """Query rows and key rows of a tile, warps, and stages of the software pipeline."""
 
     rows: int
     keys: int
@@ -49,7 +49,7 @@ def _tiles(
 
 @triton.jit
 def _forward(q, k, v, out, scale, n, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr):
-    # The longest rows of tiles start first.
+    # The blocks with the most key tiles start first.
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     base = tl.program_id(1).to(tl.int64) * n * DIM
     i = block * ROWS + tl.arange(0, ROWS)
@@ -70,6 +70,15 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor
     """out = causal softmax(q k^T / sqrt(d)) v over [batch, heads, n, d] fp16; returns the compiled kernel."""
     batch, heads, n, dim = q.shape
     return _forward[(n // setting.rows, batch * heads)](
-        q, k, v, out, dim**-0.5 * 1.4426950408889634, n, ROWS=setting.rows, KEYS=setting.keys, DIM=dim,
-        num_warps=setting.warps, num_stages=setting.stages,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        out,
+        dim**-0.5 * 1.4426950408889634,
+        n,
+        ROWS=setting.rows,
+        KEYS=setting.keys,
+        DIM=dim,
+        num_warps=setting.warps,
+        num_stages=setting.stages,
+    )

@@ -1,7 +1,8 @@
-"""Split-K multi-head latent attention in Triton, with the switches that the cases turn.
+"""Split-K multi-head latent attention in Triton, with compile-time switches for the cases.
 
-One kernel attends to the tokens that `rows` names, or, dense, to every token of the pages that `rows` names. What
-exponential it uses, whether it reads the rope part and in which type scores accumulate are compile-time switches.
+One kernel attends to the tokens that `rows` names or, if dense, to every token of the pages that `rows`
+names. The switches choose the exponential, whether the rope part is read, and the type in which scores
+accumulate.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import triton.language as tl
 
 LATENT, ROPE, PAGE = 512, 64, 64
 LOG2_E = 1.4426950408889634
-# The exponential: folded into base 2, base e, a cubic polynomial without the special-function unit, or left out.
+# The exponential: base 2 with a folded scale, base e, a cubic polynomial without the special-function unit,
+# none.
 EXPONENTIALS = ("exp2", "exp", "polynomial", "none")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Tokens a tile, warps and stages of the software pipeline, and the switches."""
+    """Tokens per tile, warps and stages of the software pipeline, and the switches."""
 
     tokens: int
     warps: int
@@ -55,9 +57,9 @@ def _power(x, EXP: tl.constexpr):
 
 @triton.jit(do_not_specialize=["splits"])
 def _attend(
-    q_nope, q_pe, ckv, kpe, rows, o_partial, lse_partial, scale, count, row_width, ckv_stride, kpe_stride, splits,
-    HEADS: tl.constexpr, TOKENS: tl.constexpr, EXP: tl.constexpr, KPE: tl.constexpr, DENSE: tl.constexpr,
-    BF16_SCORES: tl.constexpr,
+    q_nope, q_pe, ckv, kpe, rows, o_partial, lse_partial, scale, count, row_width, ckv_stride, kpe_stride,
+    splits, HEADS: tl.constexpr, TOKENS: tl.constexpr, EXP: tl.constexpr, KPE: tl.constexpr,
+    DENSE: tl.constexpr, BF16_SCORES: tl.constexpr,
 ):  # fmt: skip
     row, split = tl.program_id(0), tl.program_id(1)
     h = tl.arange(0, HEADS)
@@ -116,7 +118,7 @@ def _combine(o_partial, lse_partial, out, lse, HEADS: tl.constexpr, SPLITS: tl.c
 
 @dataclass
 class Problem:
-    """Operands of one call; `rows` [t, count] holds token ids, or [t, pages] page ids where the setting is dense."""
+    """Operands of one call; `rows` is [t, count] token ids or, for a dense setting, [t, pages] page ids."""
 
     q_nope: torch.Tensor
     q_pe: torch.Tensor
@@ -138,7 +140,7 @@ class Problem:
 
 
 def split_counts(t: int, count: int, tokens: int, processors: int) -> list[int]:
-    """Powers of two that fill the processors about once and about twice, in whole tiles."""
+    """Powers of two that fill the processors about once and about twice with whole tiles."""
     wanted = [max(1, turns * processors // t) for turns in (1, 2)]
     powers = {1 << (w.bit_length() - 1) for w in wanted}
     return sorted(s for s in powers if s <= 128 and count % (s * tokens) == 0) or [1]
@@ -165,7 +167,7 @@ def attend(
 
 
 def resources(compiled: Any) -> dict[str, Any]:
-    """Registers, spills and shared bytes that Triton reports of a compiled kernel."""
+    """Registers, spills and shared bytes that Triton reports for a compiled kernel."""
     metadata = getattr(compiled, "metadata", None)
     return {
         "registers": getattr(compiled, "n_regs", None),

@@ -1,7 +1,7 @@
-"""What a case is, and how it runs: results are checked before anything is timed, and all figures go into one record.
+"""What a case is, and how it runs: kernels are checked before they are timed, all figures go into a record.
 
-A record is plain JSON: the environment, a row a measurement, the counters of the kernels that a profiler looked at,
-and the expectations with what was found. Pictures, pages and claims are made from it, without a GPU.
+A record is plain JSON: the environment, a row for each measurement, the counters of the profiled kernels, and
+the expectations with what was read. Pictures, pages and claims are made from records, without a GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from ..timing import calibrate
 
 SCHEMA = 1
-# Seconds after which a case starts no further row, and what is left of which its counters may take; those of every row.
+# Seconds after which a case starts no further row, and by which its counters must be read; and with every
+# size.
 BUDGET_SECONDS, FULL_SECONDS = 60.0, 600.0
 
 Record = Mapping[str, Any]
@@ -38,7 +39,8 @@ class Launch:
 
     Attributes:
         prepare: draws the inputs and returns a function that launches the kernel once.
-        kernel: regular expression that its device function's name matches, and no other of the same call.
+        kernel: regular expression that matches its device function's name, and no other name in the same
+            call.
     """
 
     prepare: Callable[[], Callable[[], Any]]
@@ -51,10 +53,10 @@ class Expectation:
 
     Attributes:
         launch: name of the launch.
-        metric: name of Nsight Compute's, or "dominant_stall".
+        metric: a metric of Nsight Compute, or "dominant_stall".
         relation: "<", ">=" or "in".
         wanted: a number in the metric's unit, or names.
-        why: what it would mean.
+        why: what it means if the expectation holds.
     """
 
     launch: str
@@ -78,8 +80,8 @@ class Case:
         name: its module's name.
         question: one sentence.
         source: number of the founding document that asks it.
-        measure: fills the case.s rows; needs a GPU.
-        draw: (record) -> matplotlib figure.
+        measure: fills the case's rows; needs a GPU.
+        draw: makes a matplotlib figure from a record.
         launches: kernels that a profiler may look at, by name.
         expected: what their counters should say.
     """
@@ -113,7 +115,7 @@ class CaseRows:
     """Rows of a case. A row that raises is kept with its error, and the next one is measured.
 
     Attributes:
-        full: sizes beside those that the question needs are asked for.
+        full: sizes besides those that the question needs are wanted too.
     """
 
     def __init__(self, budget: float = BUDGET_SECONDS, full: bool = False) -> None:
@@ -124,7 +126,7 @@ class CaseRows:
 
     @property
     def spent(self) -> bool:
-        """Whether the case's time is over."""
+        """Whether the case's time is up."""
         return time.monotonic() > self._end
 
     def row(
@@ -139,9 +141,9 @@ class CaseRows:
         """Check a kernel, then time it. A wrong result is not timed, unless the row is for measurement only.
 
         Args:
-            timing: the figures of the row.
-            check: None where there is no result that could be wrong (a clock, a property).
-            measurement_only: the kernel leaves work out on purpose: it is wrong, and says so.
+            timing: measures the row's figures.
+            check: compares the result; None if no result can be wrong (a clock, a property).
+            measurement_only: the kernel leaves out work on purpose, so its result is wrong.
         """
         row: dict[str, Any] = {"name": name, **facts}
         self.rows.append(row)
@@ -150,13 +152,16 @@ class CaseRows:
             return row
         try:
             if check is not None:
-                found = check()
-                # JSON spells neither NaN nor infinity, which a wrong result may be off by.
-                row["checks"] = {name: value if math.isfinite(value) else None for name, value in found.figures.items()}  # fmt: skip
-                row["ok"] = found.ok
-                if found.failures:
-                    row["failures"] = found.failures
-                if not found.ok and not measurement_only:
+                comparison = check()
+                # A wrong result may be off by infinity or NaN, which JSON cannot express.
+                row["checks"] = {
+                    name: value if math.isfinite(value) else None
+                    for name, value in comparison.figures.items()
+                }
+                row["ok"] = comparison.ok
+                if comparison.failures:
+                    row["failures"] = comparison.failures
+                if not comparison.ok and not measurement_only:
                     return row
             row |= timing()
         except Exception as error:
@@ -174,8 +179,9 @@ def run(case: Case, budget: float | None = None, full: bool = False) -> dict[str
     """Measure a case on the GPU of this machine and return its record.
 
     Args:
-        budget: seconds after which no further row starts; by default BUDGET_SECONDS, or FULL_SECONDS for every size.
-        full: every size, not only those that the question needs.
+        budget: seconds after which no further row starts; by default BUDGET_SECONDS, or FULL_SECONDS with
+            `full`.
+        full: measure every size, not only those that the question needs.
 
     Raises:
         ExecutorUnavailableError: there is no GPU.
@@ -208,13 +214,13 @@ def run(case: Case, budget: float | None = None, full: bool = False) -> dict[str
 
 
 def budget_of(budget: float | None, full: bool) -> float:
-    """The seconds that a case may take: as asked, or the usual ones."""
+    """The seconds that a case may take: as asked, or the default."""
     return budget if budget is not None else FULL_SECONDS if full else BUDGET_SECONDS
 
 
 def judged(case: Case, counters: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every expectation beside what the counters say; `holds` is None where nothing was read."""
-    found = []
+    """Every expectation with what the counters say; `holds` is None if nothing was read."""
+    judgements = []
     for expectation in case.expected:
         metrics = counters.get(expectation.launch, {}).get("metrics", {})
         value = (
@@ -223,12 +229,12 @@ def judged(case: Case, counters: Mapping[str, Mapping[str, Any]]) -> list[dict[s
             else metrics.get(expectation.metric)
         )
         holds = None if value is None else expectation.holds(value)
-        found.append({**asdict(expectation), "got": value, "holds": holds})
-    return found
+        judgements.append({**asdict(expectation), "got": value, "holds": holds})
+    return judgements
 
 
 def stall_cycles(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Cycles of a warp for each instruction that it issues, by stall reason; "selected" is the issue itself."""
+    """Cycles of a warp per instruction that it issues, by stall reason; "selected" is the issue itself."""
     before, after = "smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"
     return {
         name.removeprefix(before).removesuffix(after): value
@@ -247,23 +253,23 @@ def stall_shares(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def dominant_stall(metrics: Mapping[str, float]) -> str | None:
-    """The reason that warps waited for longest."""
+    """The reason for which warps waited longest."""
     return next((name for name in stall_shares(metrics) if name != "selected"), None)
 
 
 def times(calls: Sequence[bench.Call], moved: float = 0.0, flops: float = 0.0) -> dict[str, Any]:
-    """Time of one call as a row's figures, with GB/s and TFLOP/s where the work is known."""
+    """Time of one call as a row's figures, with GB/s and TFLOP/s if the work is known."""
     timing = bench.graph_time(calls)
-    found: dict[str, Any] = {"us": timing.us, "low": timing.low, "high": timing.high}
+    figures: dict[str, Any] = {"us": timing.us, "low": timing.low, "high": timing.high}
     if moved:
-        found["gbps"] = moved / timing.us / 1e3
+        figures["gbps"] = moved / timing.us / 1e3
     if flops:
-        found["tflops"] = flops / timing.us / 1e6
-    return found
+        figures["tflops"] = flops / timing.us / 1e6
+    return figures
 
 
 def read_times(buffers: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """Figures of reading one of some buffers of a size after the other, by the fastest of the ways there are."""
+    """Figures of reading buffers of one size in turn, in the fastest of the known ways."""
     from ..timing import calibrate
 
     def reads(setting: calibrate.Setting) -> list[bench.Call]:
@@ -274,12 +280,12 @@ def read_times(buffers: Sequence[torch.Tensor]) -> dict[str, Any]:
 
 
 def rows_of(record: Record, kind: str) -> list[dict[str, Any]]:
-    """Rows of one kind that were measured."""
+    """The measured rows of one kind."""
     return [row for row in record["rows"] if row.get("kind") == kind and "error" not in row]
 
 
 def write(record: Record, path: Path) -> None:
-    """Write a record; a file that is there is replaced whole."""
+    """Write a record; an existing file is replaced atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(record, indent=1, allow_nan=False, default=float) + "\n"
     write_atomically(path, text.encode())
@@ -289,7 +295,7 @@ def read(path: Path) -> dict[str, Any]:
     """A record that `write` made.
 
     Raises:
-        ArtifactError: there is none, or it is of another schema.
+        ArtifactError: there is none, or it has another schema.
     """
     try:
         record: dict[str, Any] = json.loads(path.read_text())

@@ -1,8 +1,8 @@
 """A sparse decode step beside dense attention over the same cache, by context length and number of queries.
 
-The step scores every token, selects 2048 and attends to them. Dense attention reads every latent row: by a Triton
-split-K kernel over whole pages, and by this library's attention given every token's id. What the memory allows, the
-bytes of the cache over the rate of a sequential read in the same run, stands beside them.
+The step scores every token, selects 2048 and attends to them. Dense attention reads every latent row: in a
+Triton split-K kernel over whole pages, and in this library's attention given every token's id. The memory's
+floor stands beside them: the bytes of the cache over the rate of a sequential read in the same run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ else:
 DEVICE = "cuda"
 ROW = 2 * (LATENT_DIM + ROPE_DIM)
 QUERIES = (1, 16, 64)
-# What the question is about: where the step falls behind dense attention, and how far it is ahead at the longest. Each
-# point loads kernels of its own, which a machine that never compiled them waits for.
+# The points that the question needs: where the step loses to dense attention, and its largest lead. Each
+# point loads its own kernels, which a machine without them must first compile.
 POINTS = ((1, 131072), (64, 131072), (1, 4096), (64, 4096))
 FULL = (
     *POINTS,
@@ -53,14 +53,14 @@ def measure_point(to: CaseRows, t: int, length: int) -> None:
     sets = measure.step_sets(size)
 
     def sparse() -> dict[str, Any]:
-        found = measure.time_step(sets, baseline=False)
+        step = measure.time_step(sets, baseline=False)
         return {
-            "us": found["step"]["us"],
-            "low": found["step"]["low"],
-            "high": found["step"]["high"],
-            "ops": found["ops"],
-            "ceilings": found["ceilings"],
-            "turns": found["turns"],
+            "us": step["step"]["us"],
+            "low": step["step"]["low"],
+            "high": step["step"]["high"],
+            "ops": step["ops"],
+            "ceilings": step["ceilings"],
+            "turns": step["turns"],
             "used": {item.variant.op: item.variant.id for item in steps.used()},
         }
 
@@ -74,27 +74,27 @@ def measure_point(to: CaseRows, t: int, length: int) -> None:
         return
     moved = float(t) * length * ROW
     few = sets[: bench.turns(moved, limit=len(sets))]
-    held = [Dense(inputs) for inputs in few]
+    each = [Dense(inputs) for inputs in few]
     to.row(
         f"dense, every id, T={t} L={length}",
-        partial(times, [one.every_id for one in held], moved),
-        partial(held[0].check, held[0].every_id),
+        partial(times, [one.every_id for one in each], moved),
+        partial(each[0].check, each[0].every_id),
         kind="dense",
         how="sparse_mla over every id",
         t=t,
         context=length,
     )
-    _dense_triton(to, held, t, length, moved)
+    _dense_triton(to, each, t, length, moved)
 
 
 def merged(comparisons: dict[str, Comparison]) -> Comparison:
     """One comparison of all ops and the chain."""
-    found = Comparison()
+    whole = Comparison()
     for op, comparison in comparisons.items():
-        found.figures |= {f"{op}: {name}": value for name, value in comparison.figures.items()}
-        found.limits |= {f"{op}: {name}": value for name, value in comparison.limits.items()}
-        found.failures += [f"{op}: {text}" for text in comparison.failures]
-    return found
+        whole.figures |= {f"{op}: {name}": value for name, value in comparison.figures.items()}
+        whole.limits |= {f"{op}: {name}": value for name, value in comparison.limits.items()}
+        whole.failures += [f"{op}: {text}" for text in comparison.failures]
+    return whole
 
 
 class Dense:
@@ -112,20 +112,33 @@ class Dense:
     def every_id(self) -> None:
         t = self.inputs.tensors
         ops.sparse_mla(
-            t["q_nope"], t["q_pe"], t["kv"], self.ids, kpe=t["kpe"], sm_scale=self.inputs.sm_scale,
-            out=self.out, lse=self.lse,
-        )  # fmt: skip
+            t["q_nope"],
+            t["q_pe"],
+            t["kv"],
+            self.ids,
+            kpe=t["kpe"],
+            sm_scale=self.inputs.sm_scale,
+            out=self.out,
+            lse=self.lse,
+        )
 
     def triton(self, mla: Any, setting: Any, splits: int, scratch: Any) -> Any:
         t, rows = self.inputs.tensors, self.inputs.cache_rows()
         problem = mla.Problem(
-            t["q_nope"], t["q_pe"], rows["ckv"], rows["kpe"], self.table, self.ids.shape[1],
-            self.inputs.sm_scale, self.out, self.lse,
-        )  # fmt: skip
+            t["q_nope"],
+            t["q_pe"],
+            rows["ckv"],
+            rows["kpe"],
+            self.table,
+            self.ids.shape[1],
+            self.inputs.sm_scale,
+            self.out,
+            self.lse,
+        )
         return mla.attend(problem, setting, splits, scratch)
 
     def check(self, call: Callable[[], Any]) -> Comparison:
-        """The comparison of the sparse_mla problem, first and last query, against float64 over every token."""
+        """Compare the first and last query with float64 over every token, as the sparse_mla problem does."""
         self.out.fill_(float("nan"))
         call()
         t, rows = self.inputs.tensors, self.inputs.cache_rows()
@@ -145,7 +158,7 @@ class Dense:
         return problem.compare("bf16", inputs, {"out": self.out[few], "lse": self.lse[few]}, expected)
 
 
-def _dense_triton(to: CaseRows, held: list[Dense], t: int, length: int, moved: float) -> None:
+def _dense_triton(to: CaseRows, dense: list[Dense], t: int, length: int, moved: float) -> None:
     """The fastest of a few tiles and splits."""
     facts: dict[str, Any] = {"kind": "dense", "how": "Triton split-K over pages", "t": t, "context": length}
     try:
@@ -161,7 +174,7 @@ def _dense_triton(to: CaseRows, held: list[Dense], t: int, length: int, moved: f
             torch.empty(t * splits * 16 * LATENT_DIM, device=DEVICE),
             torch.empty(t * splits * 16, device=DEVICE),
         )
-        return [partial(one.triton, mla, setting, splits, scratch) for one in held]
+        return [partial(one.triton, mla, setting, splits, scratch) for one in dense]
 
     for tile in DENSE_TILES:
         setting = mla.Setting(*tile, dense=True)
@@ -179,7 +192,7 @@ def _dense_triton(to: CaseRows, held: list[Dense], t: int, length: int, moved: f
     to.row(
         f"dense, Triton, T={t} L={length}",
         partial(times, chosen, moved),
-        partial(held[0].check, chosen[0]),
+        partial(dense[0].check, chosen[0]),
         setting=setting.label,
         splits=splits,
         **facts,
@@ -202,37 +215,37 @@ def measure_all(to: CaseRows) -> None:
 
 
 def dense_us(record: Record, t: int, context: int) -> float | None:
-    """The faster of the dense kernels at a point."""
-    found = [
+    """The time of the faster dense kernel at a point."""
+    measured = [
         row["us"]
         for row in rows_of(record, "dense")
         if row["t"] == t and row["context"] == context and "us" in row
     ]
-    return min(found, default=None)
+    return min(measured, default=None)
 
 
 def floor_us(record: Record, t: int, context: int) -> float | None:
-    """What reading every latent row once takes at the rate of the sequential read of the same run."""
+    """Time of reading every latent row once, at the rate of the sequential read in the same run."""
     read = [row["gbps"] for row in rows_of(record, "read")]
     return t * context * ROW / read[0] / 1e3 if read else None
 
 
 def figure(record: Record) -> Any:
-    """Time against context for scoring, selection, attention, the step and dense attention; one panel a T."""
+    """Time of the step, its parts and dense attention against context; a panel for each T."""
     points = [row for row in rows_of(record, "step") if "us" in row]
     counts = sorted({row["t"] for row in points}) or [1]
     drawn, axes = _figures.panels(len(counts), "Decode step and dense attention, 16 heads", record, 4.4)
     for axis, t in zip(axes, counts, strict=True):
-        held = [row for row in points if row["t"] == t]
+        mine = [row for row in points if row["t"] == t]
         curves = {
-            "scoring": [(row["context"], row["ops"]["lightning_indexer"]) for row in held],
-            "selection": [(row["context"], row["ops"]["topk_selector"]) for row in held],
-            "sparse attention": [(row["context"], row["ops"]["sparse_mla"]) for row in held],
-            "whole step": [(row["context"], row["us"]) for row in held],
+            "scoring": [(row["context"], row["ops"]["lightning_indexer"]) for row in mine],
+            "selection": [(row["context"], row["ops"]["topk_selector"]) for row in mine],
+            "sparse attention": [(row["context"], row["ops"]["sparse_mla"]) for row in mine],
+            "whole step": [(row["context"], row["us"]) for row in mine],
         }
-        dense = [(row["context"], dense_us(record, t, row["context"])) for row in held]
+        dense = [(row["context"], dense_us(record, t, row["context"])) for row in mine]
         curves["dense attention"] = [(at, us) for at, us in dense if us is not None]
-        floor = [(row["context"], floor_us(record, t, row["context"])) for row in held]
+        floor = [(row["context"], floor_us(record, t, row["context"])) for row in mine]
         curves["dense, bytes only"] = [(at, us) for at, us in floor if us is not None]
         _figures.lines(axis, curves, f"context, T={t}", "µs")
     return drawn
@@ -244,7 +257,8 @@ def _every_id() -> Callable[[], None]:
 
 CASE = Case(
     name="dense_sparse",
-    question="From which context length on, and by how much, is a sparse decode step faster than dense attention?",
+    question="From which context length on, and by how much, "
+    "is a sparse decode step faster than dense attention?",
     source="002",
     measure=measure_all,
     draw=figure,

@@ -1,8 +1,9 @@
 """Fetching rows at random: whether warps, bytes in flight, order or the L2 decide how fast it goes.
 
-A kernel does nothing but fetch rows of 1152 bytes, add up their words and store the sum, so that its result can be
-checked. It fetches in three ways: 16-byte loads into registers, 16-byte asynchronous copies and one bulk copy a row.
-Warps an SM and rows in flight a warp are set independently. Attention of this library runs on the same rows.
+The kernel only fetches rows of 1152 bytes, adds up their words and stores the sum, so that its result can be
+checked. It fetches in three ways: 16-byte loads into registers, 16-byte asynchronous copies, and one bulk
+copy per row. Warps per SM and rows in flight per warp are set independently. This library's attention runs on
+the same rows.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ HEADS = 16
 
 
 def select(t: int, contexts: int, length: int, order: str, generator: torch.Generator) -> torch.Tensor:
-    """Rows [t, 2048] that queries select from contexts of `length` tokens whose pages lie anywhere.
+    """Rows [t, 2048] that queries select from contexts of `length` tokens with pages scattered in memory.
 
     Args:
         order: "random", "position" (ascending in the sequence) or "page" (ascending in memory).
@@ -48,14 +49,14 @@ def select(t: int, contexts: int, length: int, order: str, generator: torch.Gene
     device = generator.device
     pages = length // PAGE
     tables = torch.randperm(contexts * pages, generator=generator, device=device).view(contexts, pages)
-    found = torch.empty(t, TOPK, dtype=torch.int32, device=device)
+    selected = torch.empty(t, TOPK, dtype=torch.int32, device=device)
     for row in range(t):
         positions = torch.randperm(length, generator=generator, device=device)[:TOPK]
         if order == "position":
             positions = positions.sort().values
         ids = tables[row % contexts][positions // PAGE] * PAGE + positions % PAGE
-        found[row] = ids.sort().values if order == "page" else ids
-    return found
+        selected[row] = ids.sort().values if order == "page" else ids
+    return selected
 
 
 def attention(
@@ -120,7 +121,7 @@ def measure(to: CaseRows) -> None:
 
 
 def _sweep(to: CaseRows, cache: torch.Tensor) -> Setting:
-    """Warps times rows in flight, every engine, 131072 random rows out of 2.4 GB."""
+    """Warps times rows in flight for every engine, with 131072 random rows out of 2.4 GB."""
     sets = [draw_ids(64, LARGE, seed) for seed in range(2)]
     sums = torch.empty(sets[0].numel(), dtype=torch.int32, device=DEVICE)
     fastest, best = math.inf, CANDIDATES[-1]
@@ -172,21 +173,21 @@ def _against_t(to: CaseRows, cache: torch.Tensor) -> None:
         moved = t * TOPK * float(ROW)
 
         def attainable(sets: Any = sets, sums: Any = sums, moved: float = moved) -> dict[str, Any]:
-            found: dict[str, tuple[float, Setting]] = {}
+            fastest: dict[str, tuple[float, Setting]] = {}
             for setting in CANDIDATES:
                 timing = bench.graph_time(
                     [partial(gather, setting, cache, ids, sums) for ids in sets], replays=10
                 )
-                if timing.us < found.get(setting.engine, (math.inf, setting))[0]:
-                    found[setting.engine] = timing.us, setting
-            us, setting = min(found.values(), key=lambda pair: pair[0])
+                if timing.us < fastest.get(setting.engine, (math.inf, setting))[0]:
+                    fastest[setting.engine] = timing.us, setting
+            us, setting = min(fastest.values(), key=lambda pair: pair[0])
             return {
                 "us": us,
                 "gbps": moved / us / 1e3,
                 "engine": setting.engine,
                 "warps": setting.warps,
                 "depth": setting.depth,
-                "by_engine": {engine: pair[0] for engine, pair in found.items()},
+                "by_engine": {engine: pair[0] for engine, pair in fastest.items()},
             }
 
         to.row(
@@ -209,7 +210,7 @@ def _against_t(to: CaseRows, cache: torch.Tensor) -> None:
 
 
 def _orders(to: CaseRows, cache: torch.Tensor, best: Setting) -> None:
-    """Ids in three orders out of three footprints, each order against random ids in turns."""
+    """Ids in three orders from three footprints, each order timed in turns with random ids."""
     t = 64
     for footprint, (contexts, length) in FOOTPRINTS.items():
         sets = {
@@ -251,7 +252,7 @@ HOT_BYTES = 16 << 20
 
 
 def _persistence(to: CaseRows, cache: torch.Tensor, best: Setting) -> None:
-    """Rows of a hot 16 MiB, fetched again and again with 256 MiB of other reads in between; persisting or not."""
+    """Fetch rows of a hot 16 MiB repeatedly, with 256 MiB of other reads between; persisting in L2 or not."""
     hot = HOT_BYTES // ROW
     ids = draw_ids(8, hot, 7)
     sums = torch.empty(ids.numel(), dtype=torch.int32, device=DEVICE)
@@ -275,7 +276,10 @@ def _persistence(to: CaseRows, cache: torch.Tensor, best: Setting) -> None:
 
 
 def _persisting(cache: torch.Tensor, call: Callable[[], None], disturb: Callable[[], None]) -> dict[str, Any]:
-    """Paired times of (disturb, call) without and with a persisting window over the hot rows, and of disturb alone."""
+    """Paired times of (disturb, call) without and with a persisting window over the hot rows.
+
+    Also the time of disturb alone, which is subtracted from both.
+    """
     from cuda.bindings import driver
 
     device = check(driver.cuCtxGetDevice(), "device")
@@ -328,13 +332,13 @@ def _persisting(cache: torch.Tensor, call: Callable[[], None], disturb: Callable
         window(0)
         driver.cuCtxResetPersistingL2Cache()
         driver.cuCtxSetLimit(limit, 0)
-    found = bench.compared(plain, kept, again)
+    comparison = bench.compared(plain, kept, again)
     other = sorted(alone)[len(alone) // 2]
     return {
-        **found.to_dict(),
+        **comparison.to_dict(),
         "disturb_us": other,
-        "without_us": found.a_us - other,
-        "with_us": found.b_us - other,
+        "without_us": comparison.a_us - other,
+        "with_us": comparison.b_us - other,
         "set_aside_bytes": min(most, 2 * HOT_BYTES),
     }
 
@@ -353,7 +357,7 @@ def _attention_target() -> Callable[[], None]:
 
 
 def figure(record: Record) -> Any:
-    """Rate against resident warps and against bytes in flight, and attention beside what is attainable."""
+    """Rate against resident warps and against bytes in flight; attention relative to the attainable rate."""
     drawn, (warps, flight, share) = _figures.panels(3, "Random rows of 1152 bytes", record, width=4.4)
     sweep = rows_of(record, "sweep")
     loads = [row for row in sweep if row["engine"] == "bulk"]
@@ -391,17 +395,18 @@ def figure(record: Record) -> Any:
 
 
 def _upper(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    found: dict[float, float] = {}
+    best: dict[float, float] = {}
     for at, value in points:
-        found[at] = max(value, found.get(at, 0.0))
-    return list(found.items())
+        best[at] = max(value, best.get(at, 0.0))
+    return list(best.items())
 
 
 OCCUPIED = "sm__warps_active.avg.pct_of_peak_sustained_active"
 DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 CASE = Case(
     name="gather_occupancy",
-    question="Is a gather of random rows slow because few warps are resident, or because few bytes are in flight?",
+    question="Is a gather of random rows slow because few warps are resident, "
+    "or because few bytes are in flight?",
     source="000",
     measure=measure,
     draw=figure,

@@ -1,8 +1,8 @@
 """Where a tile's time goes inside a warp-specialised attention forward, and what paces its loop.
 
-Probes in `gqa_forward` count the cycles of each warp by region. Schedules for measurement only leave the softmax out, await
-each product before the softmax, or run one warpgroup a CTA; they are rendered for this case, and the registry selects none
-of them. Cycles are a warp's, over the tiles of keys that it went through, whatever it did in between.
+Probes in `gqa_forward` count each warp's cycles by region. Schedules for measurement only leave out the
+softmax, await each product before the softmax, or run one warpgroup per CTA; they are rendered for this case,
+and the registry never selects them. Cycles are per tile of keys that a warp goes through.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ WORKLOAD = Workload(
     "fp16",
     {"b": 4, "sq": 4096, "skv": 4096, "heads": 64, "kv_heads": 8, "dim": 128, "causal": 0},
 )
-# Dense float16 products of an SM in a clock.
+# Dense float16 FLOP of an SM's tensor cores per clock.
 FLOPS_PER_CLOCK = 4096
-# A role's own work: neither a wait for others, nor for a product, nor the issue of one.
+# Regions besides waits that are not a role's own work: issuing products and waiting for them.
 PRODUCTS = ("multiply ", "release k", "release v", "release q", "await products")
+# Microseconds of the timeline that a record keeps.
 TRACED = 12.0
-"""Microseconds of the timeline that a record keeps."""
 
 
+# Cycles per tile by role and region; "all" is a role's whole time.
 Spent = Mapping[str, Mapping[str, float]]
-"""Cycles a tile by role and region; "all" is a role's whole time."""
 
 
 @dataclass(frozen=True)
 class ChangedVariant:
-    """A committed variant and what of its knobs is changed.
+    """A committed variant with some knobs changed.
 
     Attributes:
-        wrong: its result is wrong, on purpose.
+        wrong: the change makes the result wrong, on purpose.
     """
 
     base: str
@@ -70,7 +70,7 @@ class ChangedVariant:
 
     @property
     def committed(self) -> Variant:
-        """What it changes."""
+        """The committed variant that is changed."""
         return variants.get(f"{OP}__cutedsl_sm90a__{self.base}")
 
     @property
@@ -78,12 +78,13 @@ class ChangedVariant:
         return {**self.committed.knobs, **self.changed}
 
     def variant(self, probe: int = 0) -> Variant:
-        """Its variant, rendered where the generated set has none."""
+        """The changed variant, rendered if the generated set lacks it."""
         return regions.rendered(self.committed, **self.changed, **({PROBE.name: probe} if probe else {}))
 
 
 SQUARE, WIDE = "fp16_d128_n128_st2_o0_c1_z2", "fp16_d128_n80_st2_o0_c2_w3_z2"
 NO_SOFTMAX, NO_OVERLAP, ALONE = {"ablation": "nosoftmax"}, {"ablation": "nooverlap"}, {"groups": 1}
+# By query rows and keys of a tile; with two warpgroups, or three for 192 rows.
 SCHEDULES = {
     "128x128": ChangedVariant(SQUARE),
     "128x128 in turns": ChangedVariant(SQUARE, {"order": 1}),
@@ -95,14 +96,13 @@ SCHEDULES = {
     "192x80": ChangedVariant(WIDE),
     "192x80 no softmax": ChangedVariant(WIDE, NO_SOFTMAX, wrong=True),
 }
-"""Query rows by keys of a tile; two warpgroups, or three."""
 SHOWN = ("128x128", "128x128 in turns", "192x80")
 
 
 def every() -> list[tuple[ChangedVariant, int]]:
-    """What the case launches: schedules, and what their probes do."""
-    found = [(schedule, mode) for schedule in SCHEDULES.values() for mode in (0, SUMS)]
-    return [*found, (SCHEDULES["128x128"], TRACE)]
+    """What the case launches: schedules, each with its probe mode."""
+    launches = [(schedule, mode) for schedule in SCHEDULES.values() for mode in (0, SUMS)]
+    return [*launches, (SCHEDULES["128x128"], TRACE)]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def draw() -> dict[str, Any]:
 
 
 def prepare(variant: Variant, inputs: Mapping[str, Any]) -> Prepared:
-    """A variant on these inputs, its outputs poisoned. Past the registry, which refuses what only measures."""
+    """A variant on these inputs, its outputs poisoned; bypasses the registry, which refuses ablations."""
     operands, dims = trial.allocate(variant, WORKLOAD, inputs)
     return Prepared(variant, operands, dims, executors.get("cuda").prepare(variant))
 
@@ -137,31 +137,31 @@ def _checked(call: Prepared, inputs: Mapping[str, Any], expected: Mapping[str, A
 
 
 def tiles(knobs: Mapping[str, Any], dims: Mapping[str, int]) -> float:
-    """Tiles of keys that a warp of a launch goes through, on average."""
+    """Mean number of key tiles that a warp of a launch goes through."""
     rows = 64 * knobs["groups"]
     items = -(-dims["sq"] // rows) * dims["b"] * dims["heads"]
     return items * -(-dims["skv"] // knobs["tile"]) / (dims["ctas"] * knobs["cluster"])
 
 
 def floor(knobs: Mapping[str, Any]) -> float:
-    """Cycles of the tensor cores for both products of a tile, of all warpgroups of a CTA."""
+    """Tensor-core cycles for both products of a tile, over all warpgroups of a CTA."""
     return 4.0 * 64 * knobs["groups"] * knobs["tile"] * knobs["dim"] / FLOPS_PER_CLOCK
 
 
 def cycles(call: Prepared) -> Spent:
-    """What a launch spent, the mean over warps, behind warm-ups."""
+    """Cycles per tile that a launch spent, as the mean over warps, after warm-ups."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
     layout = programs.get(OP).probes(call.variant.knobs, get_arch(call.variant.arch))
     count = tiles(call.variant.knobs, call.dims)
-    found: dict[str, dict[str, float]] = {}
+    spent_by_role: dict[str, dict[str, float]] = {}
     for role, names in layout.regions.items():
         spent = layout.read(call.operands["probe"], role)
         each = spent.spent.double().mean((0, 1)) / count
-        found[role] = dict(zip(names, each.tolist(), strict=True))
-        found[role]["all"] = float(spent.elapsed.double().mean()) / count
-    return found
+        spent_by_role[role] = dict(zip(names, each.tolist(), strict=True))
+        spent_by_role[role]["all"] = float(spent.elapsed.double().mean()) / count
+    return spent_by_role
 
 
 def measure(to: CaseRows) -> None:
@@ -172,10 +172,15 @@ def measure(to: CaseRows) -> None:
 
     def timed(name: str, schedule: ChangedVariant) -> dict[str, Any]:
         plain, call = (prepare(each.variant(), inputs) for each in (SCHEDULES["128x128"], schedule))
-        found = bench.paired([plain], [call], rounds=7).to_dict()
+        paired = bench.paired([plain], [call], rounds=7).to_dict()
         counted[name] = cycles(prepare(schedule.variant(SUMS), inputs))
-        tflops = flops / found["b_us"] / 1e6
-        return {**found, "tflops": tflops, "cycles": counted[name]["attend"]["all"], "regions": counted[name]}
+        tflops = flops / paired["b_us"] / 1e6
+        return {
+            **paired,
+            "tflops": tflops,
+            "cycles": counted[name]["attend"]["all"],
+            "regions": counted[name],
+        }
 
     def checked(schedule: ChangedVariant) -> Comparison:
         return _checked(prepare(schedule.variant(), inputs), inputs, expected)
@@ -194,7 +199,7 @@ def measure(to: CaseRows) -> None:
 
 
 def _traced(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The last microseconds of a CTA in the middle of its work, by row."""
+    """A few microseconds of a CTA in the middle of its work, by row."""
     call = prepare(SCHEDULES["128x128"].variant(TRACE), inputs)
     for _ in range(3):
         call()
@@ -203,21 +208,26 @@ def _traced(inputs: Mapping[str, Any]) -> dict[str, Any]:
     run = regions.Run(call.variant, WORKLOAD, call.dims, "cuda", layout, call.operands["probe"].cpu())
     shown = timeline.of_cta(timeline.timeline(run, 1), 0)
     end = max(span[2] for row in shown for span in row.spans) - 3 * TRACED
-    kept = [
-        {"name": row.name, "spans": [_cut(span, end) for span in row.spans if span[1] < end + TRACED and span[2] > end]}
-        for row in shown
-        if row.name != timeline.TENSOR_CORE
-    ]  # fmt: skip
+    kept = []
+    for row in shown:
+        if row.name != timeline.TENSOR_CORE:
+            spans = [_cut(span, end) for span in row.spans if span[1] < end + TRACED and span[2] > end]
+            kept.append({"name": row.name, "spans": spans})
     return {"lines": kept, "cycles_per_ns": regions.cycles_per_ns(run)}
 
 
 def busy(row: Mapping[str, Any]) -> timeline.Row:
-    """When the tensor cores multiply, from the record of a timeline: in the order of issue, each as long as it must take.
+    """When the tensor cores multiply, derived from a recorded timeline: in the order of issue, at full rate.
 
-    A product of 64x128x128 begins where its issue does, or where the one before ends.
+    A product of 64x128x128 begins at its issue, or at the end of the product before it.
     """
     takes = floor(SCHEDULES[row["name"]].knobs) / SCHEDULES[row["name"]].knobs["groups"] / 2
-    issues = sorted((begin, region) for line in row["lines"] for region, begin, _ in line["spans"] if region.startswith("multiply "))  # fmt: skip
+    issues = sorted(
+        (begin, region)
+        for line in row["lines"]
+        for region, begin, _ in line["spans"]
+        if region.startswith("multiply ")
+    )
     spans, end = [], 0.0
     for begin, region in issues:
         begin = max(begin, end)
@@ -232,7 +242,7 @@ def _cut(span: tuple[str, float, float], begin: float) -> tuple[str, float, floa
 
 
 def spent_of(record: Record) -> dict[str, Spent]:
-    """What the schedules of a record spent."""
+    """Cycles that a record's schedules spent."""
     return {row["name"]: row["regions"] for row in rows_of(record, "schedule") if "regions" in row}
 
 
@@ -242,21 +252,24 @@ def derived(counted: Mapping[str, Spent]) -> list[dict[str, Any]]:
 
 
 def notes(counted: Mapping[str, Spent]) -> list[str]:
-    """What paces the schedules that also ran without their softmax."""
+    """What paces each schedule that was also measured without its softmax."""
     return [pace(counted, name) for name in SHOWN if {name, f"{name} no softmax"} <= counted.keys()]
 
 
 def region_rows(counted: Mapping[str, Spent]) -> Iterable[dict[str, Any]]:
-    """A row a region of the schedules that give right results, where it is a fiftieth of its role or more."""
+    """A row for each region of at least 2 % of its role, in the schedules with right results."""
     for name in SHOWN:
         for role, spent in counted.get(name, {}).items():
             shares = {region: ticks / spent["all"] for region, ticks in spent.items()}
             for region in sorted(spent, key=lambda region: -spent[region]):
                 if shares[region] >= 0.02:
                     yield {
-                        "name": f"{name}, {role}: {region}", "kind": "region", "cycles": spent[region], "share": shares[region],
+                        "name": f"{name}, {role}: {region}",
+                        "kind": "region",
+                        "cycles": spent[region],
+                        "share": shares[region],
                         "source": "measured",
-                    }  # fmt: skip
+                    }
 
 
 def product_rows(counted: Mapping[str, Spent]) -> Iterable[dict[str, Any]]:
@@ -284,7 +297,7 @@ def product_rows(counted: Mapping[str, Spent]) -> Iterable[dict[str, Any]]:
 
 
 def own_work(roles: Spent) -> float:
-    """Cycles a tile of a warpgroup's own arithmetic."""
+    """Cycles per tile of a warpgroup's own arithmetic."""
     return sum(
         ticks
         for region, ticks in roles["attend"].items()
@@ -293,7 +306,7 @@ def own_work(roles: Spent) -> float:
 
 
 def parts(counted: Mapping[str, Spent], name: str) -> dict[str, float]:
-    """What a tile takes for each part of the loop alone: without its softmax, and a warpgroup's own arithmetic."""
+    """Cycles per tile of each part of the loop alone: without softmax, and a warpgroup's own arithmetic."""
     return {
         "the products": counted[f"{name} no softmax"]["attend"]["all"],
         "the softmax": own_work(counted[name]),
@@ -301,11 +314,14 @@ def parts(counted: Mapping[str, Spent], name: str) -> dict[str, float]:
 
 
 def pace(counted: Mapping[str, Spent], name: str) -> str:
-    """Which part paces the loop: the one that takes most alone."""
+    """The part that paces the loop: the one that takes longest alone."""
     whole, alone = counted[name]["attend"]["all"], parts(counted, name)
     longest = max(alone, key=lambda part: alone[part])
-    said = ", ".join(f"{ticks:.0f} for {part} alone" for part, ticks in alone.items())
-    return f"{name} is paced by {longest}: {whole:.0f} cycles a tile, {said}; {whole - alone[longest]:.0f} are not hidden"
+    each_alone = ", ".join(f"{ticks:.0f} for {part} alone" for part, ticks in alone.items())
+    hidden = whole - alone[longest]
+    return (
+        f"{name} is paced by {longest}: {whole:.0f} cycles a tile, {each_alone}; {hidden:.0f} are not hidden"
+    )
 
 
 def _target(schedule: ChangedVariant) -> Launch:
@@ -316,7 +332,7 @@ def _target(schedule: ChangedVariant) -> Launch:
 
 
 def figure(record: Record) -> Any:
-    """The timeline of a CTA, and cycles a tile by region."""
+    """The timeline of a CTA, and cycles per tile by region."""
     drawn, (left, right) = _figures.panels(2, "Attention, 4 x 4096, 64 heads on 8", record, 9.0)
     schedules = {
         row["name"]: {region: t for region, t in row["regions"]["attend"].items() if region != "all"}
@@ -324,7 +340,7 @@ def figure(record: Record) -> Any:
         if "regions" in row
     }
     lines = [_drawn_rows(row) for row in rows_of(record, "timeline")]
-    # One name has one colour in both panels.
+    # A region has the same colour in both panels.
     colours = timeline.colours_by_region(
         _shares([*schedules.values(), *(timeline.time_by_region(rows) for rows in lines)])
     )
@@ -348,18 +364,18 @@ def figure(record: Record) -> Any:
 
 
 def _drawn_rows(row: Mapping[str, Any]) -> list[timeline.Row]:
-    """The rows of a recorded timeline, and the tensor cores'."""
+    """The rows of a recorded timeline, and a row of the tensor cores."""
     warps = [timeline.Row(0, 0, line["name"], tuple(line["spans"])) for line in row["lines"]]
     return [*warps, busy(row)]
 
 
 def _last(colour: str) -> tuple[bool, bool]:
-    """Orders what has no colour of its own behind the rest of a bar."""
+    """Sort key that puts regions without their own colour at the end of a bar."""
     return colour == timeline.WAIT_COLOUR, colour == timeline.OTHER_COLOUR
 
 
 def _shares(spent: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The greatest share that a region has of any of these."""
+    """The greatest share that each region has in any of these."""
     most: dict[str, float] = {}
     for each in spent:
         whole = sum(each.values()) or 1.0
@@ -371,13 +387,14 @@ def _shares(spent: Iterable[Mapping[str, float]]) -> dict[str, float]:
 TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
 CASE = Case(
     name="gqa_regions",
-    question="Where does a tile's time go inside a warp-specialised attention forward, and which region paces the loop?",
+    question="Where does a tile's time go inside a warp-specialised attention forward, "
+    "and which region paces the loop?",
     source="001",
     measure=measure,
     draw=figure,
     launches={
         "square": _target(SCHEDULES["128x128"]),
-        # The same tile, copied by two CTAs: beside `square` it shows what multicast does.
+        # The same tile, but each copied by two CTAs: compared with `square` it shows the effect of multicast.
         "square_cluster": _target(ChangedVariant(SQUARE, {"cluster": 2})),
         "no_softmax": _target(SCHEDULES["128x128 no softmax"]),
         "wide": _target(SCHEDULES["192x80"]),

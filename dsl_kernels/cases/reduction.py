@@ -1,7 +1,7 @@
-"""Sum of fp32 elements into one accumulator, four ways: what makes atomics slow, and where a counter shows it.
+"""Sum of fp32 elements into one accumulator, four ways: what makes atomics slow, and which counter shows it.
 
-v1 adds every element atomically; v2 reduces a block in a tree through shared memory; v3 does the last warp with
-shuffles; v4 uses shuffles throughout. All walk the input in a grid-stride loop.
+v1 adds every element atomically; v2 reduces a block in a tree through shared memory; v3 uses shuffles for the
+last warp; v4 uses shuffles throughout. All walk the input in a grid-stride loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ else:
 BLOCK = 256
 BLOCKS_PER_SM = 8
 VERSIONS = ("v1", "v2", "v3", "v4")
-# 16 MiB fit the L2 of an H200, 256 MiB do not.
+# 16 MiB fit in the L2 of an H200, 256 MiB do not.
 SIZES = {"4Mi": 4 << 20, "64Mi": 64 << 20}
 DEVICE = "cuda"
 
@@ -91,7 +91,7 @@ extern "C" __global__ void reduce_v4(const float* data, float* total, long long 
 
 
 def draw(n: int, seed: int = 0) -> torch.Tensor:
-    """Zeros and ones with at most 2^24 ones expected: every order of adding them in fp32 is exact."""
+    """Zeros and ones, with at most 2^24 ones expected, so that fp32 sums are exact in every order."""
     generator = torch.Generator(DEVICE).manual_seed(seed)
     return (torch.rand(n, generator=generator, device=DEVICE) < min(0.5, (4 << 20) / n)).float()
 
@@ -103,12 +103,12 @@ def reduce(version: str, data: torch.Tensor, total: torch.Tensor) -> None:
 
 
 def checked(call: Callable[[], Any], total: torch.Tensor, expected: float) -> Comparison:
-    """Exact equality: nothing rounds."""
-    found = Comparison()
+    """Require exact equality: nothing rounds."""
+    comparison = Comparison()
     total.zero_()
     call()
-    found.require("absolute error", abs(float(total) - expected), 0.0)
-    return found
+    comparison.require("absolute error", abs(float(total) - expected), 0.0)
+    return comparison
 
 
 def measure(to: CaseRows) -> None:

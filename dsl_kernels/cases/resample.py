@@ -1,7 +1,8 @@
-"""Trajectories at other times: which of the phases that were proposed for a slow kernel pay, and what each waits for.
+"""Trajectories resampled at other times: which phases proposed for a slow kernel pay off, and what it awaits.
 
-The phases are knobs of this library's program: the search in global memory, times in shared memory, rows 16 bytes at a
-time, a search by whole warps, more targets a CTA. The tensor cores have nothing to do (3 FLOP an element).
+The phases are knobs of this library's program: the search in global memory, times in shared memory, 16 bytes
+at a time of each row, a search by whole warps, more targets per CTA. The tensor cores have nothing to do (3
+FLOP per element).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ else:
 OP = "resample_trajectories"
 DEVICE = "cuda"
 SIZES = {"b": 64, "n": 4096, "m": 1024, "d": 32}
+# The knobs of each phase: the plain kernel, times in shared memory, 16-byte loads, a warp per search, and 512
+# targets per CTA.
 RUNGS = {
     "global": "global_n128_v1",
     "shared": "staged_n128_v1",
@@ -34,7 +37,6 @@ RUNGS = {
     "warp": "warp_n128_v8",
     "wide": "staged_n512_v8",
 }
-"""Phase -> knobs: the plain kernel, times in shared memory, 16 bytes a load, a warp a search, 512 targets a CTA."""
 
 
 def _variant(phase: str) -> str:
@@ -42,7 +44,7 @@ def _variant(phase: str) -> str:
 
 
 def draw(b: int, seed: int, sizes: dict[str, int] = SIZES) -> dict[str, Any]:
-    """One set of operands of `b` trajectories on the GPU, its output poisoned."""
+    """Operands of `b` trajectories on the GPU, with the output poisoned."""
     workload = Workload("case", "real", "default", {**sizes, "b": b, "targets": "sorted"})
     drawn = problems.get(OP).make(workload, torch.Generator(DEVICE).manual_seed(seed))
     out = torch.full((b, sizes["m"], sizes["d"]), float("nan"), dtype=torch.bfloat16, device=DEVICE)
@@ -62,7 +64,7 @@ def _checked(inputs: dict[str, Any], phase: str) -> Comparison:
 
 
 def by_torch(data: torch.Tensor, src_times: torch.Tensor, tgt_times: torch.Tensor) -> torch.Tensor:
-    """The same with torch's operators, [b, m, d]."""
+    """The same resampling with torch's operators, [b, m, d]."""
     upper = torch.searchsorted(src_times, tgt_times, right=True).clamp(1, src_times.shape[1] - 1)
     first, last = src_times.gather(1, upper - 1), src_times.gather(1, upper)
     share = torch.where(last > first, ((tgt_times - first) / (last - first)).clamp(0.0, 1.0), 0.0)

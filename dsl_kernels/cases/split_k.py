@@ -1,7 +1,7 @@
 """Compute-side changes of a Triton split-K sparse attention, each timed in turns with the unchanged kernel.
 
-64 queries of 16 heads over 2048 random tokens out of a cache of 302 MB. What leaves work out (no exponential, no rope
-part) is wrong, is shown to fail the comparison, and is timed to see what that work costs at most.
+64 queries of 16 heads attend to 2048 random tokens of a cache of 302 MB. A change that leaves out work (no
+exponential, no rope part) is wrong and fails the comparison; its time bounds what that work costs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
 DEVICE = "cuda"
 T, HEADS, TOPK, TOKENS = 64, 16, 2048, 4096 * 64
 TILES = ((16, 4, 3), (16, 4, 5), (32, 4, 2), (32, 4, 3), (32, 8, 4), (64, 4, 2), (64, 8, 2))
-# What is changed, whether it is timed even if the result is wrong, and the change.
+# Name of each change, whether to time it even if its result is wrong, and the changed settings.
 CHANGES: tuple[tuple[str, bool, dict[str, Any]], ...] = (
     ("exp in place of exp2", False, {"exponential": "exp"}),
     ("cubic polynomial in place of exp2", True, {"exponential": "polynomial"}),
@@ -40,7 +40,7 @@ ROW = 2 * (LATENT_DIM + ROPE_DIM)
 
 
 def draw(sets: int, t: int = T) -> list[Any]:
-    """Calls on one cache with other queries and ids each."""
+    """Calls on one cache, each with its own queries and ids."""
     from . import _triton_mla as mla
 
     generator = torch.Generator(DEVICE).manual_seed(0)
@@ -49,17 +49,17 @@ def draw(sets: int, t: int = T) -> list[Any]:
         return torch.randn(*shape, generator=generator, device=DEVICE, dtype=torch.bfloat16)
 
     ckv, kpe = normal(TOKENS, LATENT_DIM), normal(TOKENS, ROPE_DIM)
-    found = []
+    calls = []
     for _ in range(sets):
         ids = torch.randint(TOKENS, (t, TOPK), generator=generator, device=DEVICE, dtype=torch.int32)
         q_nope, q_pe = normal(t, HEADS, LATENT_DIM), normal(t, HEADS, ROPE_DIM)
         out, lse = torch.empty_like(q_nope), torch.empty(t, HEADS, device=DEVICE)
-        found.append(mla.Problem(q_nope, q_pe, ckv, kpe, ids, TOPK, DATASET_SM_SCALE, out, lse))
-    return found
+        calls.append(mla.Problem(q_nope, q_pe, ckv, kpe, ids, TOPK, DATASET_SM_SCALE, out, lse))
+    return calls
 
 
 def checked(call: Callable[[], Any], given: Any) -> Comparison:
-    """The comparison of the sparse_mla problem, on four queries."""
+    """Compare four queries, as the sparse_mla problem does."""
     call()
     few = torch.linspace(0, given.q_nope.shape[0] - 1, 4, device=DEVICE).long()
     inputs = {
@@ -86,7 +86,7 @@ def measure(to: CaseRows) -> None:
     for tile in TILES:
         setting = mla.Setting(*tile)
         for splits in mla.split_counts(T, TOPK, setting.tokens, processors):
-            calls, held = _calls(mla, given, setting, splits)
+            calls, kept = _calls(mla, given, setting, splits)
             row = to.row(
                 f"{setting.label}, {splits} splits",
                 partial(times, calls, T * TOPK * float(ROW)),
@@ -97,8 +97,8 @@ def measure(to: CaseRows) -> None:
                 stages=setting.stages,
                 splits=splits,
             )
-            if "compiled" in held:
-                row |= mla.resources(held["compiled"])
+            if "compiled" in kept:
+                row |= mla.resources(kept["compiled"])
             if row.get("us", math.inf) < fastest[0]:
                 fastest = row["us"], setting, splits
     _, base, splits = fastest
@@ -139,13 +139,13 @@ def _paired(a: list[bench.Call], b: list[bench.Call]) -> dict[str, Any]:
 
 
 def _calls(mla: Any, given: list[Any], setting: Any, splits: int) -> tuple[list[bench.Call], dict[str, Any]]:
-    held: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     scratch = given[0].scratch(splits)
 
     def call(one: Any) -> None:
-        held["compiled"] = mla.attend(one, setting, splits, scratch)
+        kept["compiled"] = mla.attend(one, setting, splits, scratch)
 
-    return [partial(call, one) for one in given], held
+    return [partial(call, one) for one in given], kept
 
 
 def target(**change: Any) -> Launch:
@@ -159,7 +159,7 @@ def target(**change: Any) -> Launch:
 
 
 def figure(record: Record) -> Any:
-    """Ratio of each change to the unchanged kernel with its noise band, and time by tile."""
+    """Ratio of each change to the unchanged kernel, with its noise band, and time by tile."""
     drawn, (left, right) = _figures.panels(
         2, "Split-K attention in Triton, 64 queries of 16 heads", record, 6.0
     )

@@ -1,7 +1,7 @@
-"""Copies between host and GPU from pinned and from pageable memory: which way they go, and what that costs.
+"""Copies between host and GPU, from pinned and from pageable memory: what the direction and the memory cost.
 
-Two fp32 vectors of 16Mi elements go to the GPU, are added there, and the sum comes back: 134 MB in, 67 MB out. The
-timeline is what CUPTI's activity records hold, read through torch.profiler.
+Two fp32 vectors of 16Mi elements go to the GPU, are added there, and the sum comes back: 134 MB in, 67 MB
+out. The timeline comes from CUPTI's activity records, read through torch.profiler.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ DEVICE = "cuda"
 ELEMENTS = 16 << 20
 BYTES = 4 * ELEMENTS
 ITERATIONS = 5
-# GB/s of one lane in one direction by generation of PCIe, after the line code.
+# GB/s of one lane in one direction by PCIe generation, after the line code.
 LANE_GBPS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 KINDS = ("pageable", "pageable, fresh target", "pinned")
 
 
 class Vectors:
-    """Host vectors of one kind of memory, and the device's.
+    """Host vectors in one kind of memory, and the device's.
 
-    With a fresh target every copy back lands in memory that the process has never touched.
+    With a fresh target, every copy back goes to memory that the process has never touched.
     """
 
     def __init__(self, kind: str) -> None:
@@ -69,16 +69,16 @@ class Vectors:
         torch.cuda.synchronize()
 
     def check(self) -> Comparison:
-        """Exact equality: one rounding in both."""
-        found = Comparison()
+        """Require exact equality: both sides round once."""
+        comparison = Comparison()
         self.out.zero_()
         self.once()
-        found.require("largest difference", float((self.out - (self.a + self.b)).abs().max()), 0.0)
-        return found
+        comparison.require("largest difference", float((self.out - (self.a + self.b)).abs().max()), 0.0)
+        return comparison
 
 
 def _wall(step: Callable[[], None]) -> float:
-    """Median microseconds on the host's clock until the step is over."""
+    """Median microseconds of the step on the host's clock."""
     taken = []
     for _ in range(ITERATIONS + 1):
         torch.cuda.synchronize()
@@ -90,9 +90,9 @@ def _wall(step: Callable[[], None]) -> float:
 
 
 def timed(vectors: Vectors) -> dict[str, Any]:
-    """Host times of both directions, and device times and a timeline from the activity records."""
+    """Host times of both directions; device times and a timeline from the activity records."""
     send, fetch = _wall(vectors.send), _wall(vectors.fetch)
-    found = {
+    times = {
         "h2d_us": send,
         "d2h_us": fetch,
         "h2d_gbps": 2 * BYTES / send / 1e3,
@@ -101,19 +101,19 @@ def timed(vectors: Vectors) -> dict[str, Any]:
     try:
         events = activity(vectors)
     except Exception as error:
-        return {**found, "notes": [f"no activity records: {error!r}"]}
+        return {**times, "notes": [f"no activity records: {error!r}"]}
     kernels = [e["us"] for e in events if e["what"] == "kernel"]
     last = [e for e in events if e["turn"] == ITERATIONS - 1]
     start = min((e["at"] for e in last), default=0.0)
     return {
-        **found,
+        **times,
         "kernel_us": statistics.median(kernels) if kernels else None,
         "timeline": [{**e, "at": e["at"] - start} for e in last],
     }
 
 
 def activity(vectors: Vectors) -> list[dict[str, Any]]:
-    """Copies, kernels and the host's calls of every iteration: what, name, start and length in microseconds."""
+    """Copies, kernels and host calls of every iteration: kind, name, start and length in microseconds."""
     from torch.profiler import ProfilerActivity, profile
 
     vectors.once()
@@ -128,7 +128,7 @@ def activity(vectors: Vectors) -> list[dict[str, Any]]:
     return read_trace(trace)
 
 
-# Categories of the trace, and what the timeline calls them.
+# Categories of the trace, by the timeline's names for them.
 CATEGORIES = {
     "gpu_memcpy": "copy",
     "kernel": "kernel",
@@ -139,13 +139,13 @@ CALLS = ("memcpy", "Synchronize", "LaunchKernel")
 
 
 def read_trace(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events of a Chrome trace that matter here, each with the iteration that it fell in."""
+    """The relevant events of a Chrome trace, each with its iteration."""
     spans = [
         (e["ts"], e["ts"] + e["dur"], int(e["name"].split()[1]))
         for e in trace
         if e.get("cat") == "user_annotation" and e["name"].startswith("turn ")
     ]
-    found = []
+    kept_events = []
     for event in trace:
         what = CATEGORIES.get(event.get("cat", ""))
         if what is None or "dur" not in event:
@@ -156,12 +156,12 @@ def read_trace(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
         kept = {"what": what, "name": event["name"], "at": event["ts"], "us": event["dur"], "turn": turn}
         if "bytes" in event.get("args", {}):
             kept["bytes"] = event["args"]["bytes"]
-        found.append(kept)
-    return sorted(found, key=lambda event: event["at"])
+        kept_events.append(kept)
+    return sorted(kept_events, key=lambda event: event["at"])
 
 
 def link() -> dict[str, Any]:
-    """Generation and width of the PCIe link as the driver reports them, and the rate of one direction in GB/s."""
+    """Generation and width of the PCIe link by the driver, and its rate in one direction in GB/s."""
     query = "pcie.link.gen.current,pcie.link.width.current,pcie.link.gen.max,pcie.link.width.max"
     done = subprocess.run(
         ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],
@@ -171,10 +171,10 @@ def link() -> dict[str, Any]:
         timeout=20,
     )
     now, width, most, widest = (part.strip() for part in done.stdout.splitlines()[0].split(","))
-    found: dict[str, Any] = {"generation": now, "width": width, "generation_max": most, "width_max": widest}
+    facts: dict[str, Any] = {"generation": now, "width": width, "generation_max": most, "width_max": widest}
     if most.isdigit() and widest.isdigit():
-        found["gbps"] = LANE_GBPS.get(int(most), 0.0) * int(widest)
-    return found
+        facts["gbps"] = LANE_GBPS.get(int(most), 0.0) * int(widest)
+    return facts
 
 
 def measure(to: CaseRows) -> None:
@@ -186,7 +186,7 @@ def measure(to: CaseRows) -> None:
 
 
 def figure(record: Record) -> Any:
-    """GB/s by direction, and one iteration on the time axis for each kind of memory."""
+    """GB/s by direction, and one iteration over time for each kind of memory."""
     rows = rows_of(record, "transfer")
     drawn, (left, right) = _figures.panels(2, "Copies between host and GPU", record, width=6.0)
     names = [row["memory"] for row in rows]

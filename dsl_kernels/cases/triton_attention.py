@@ -1,7 +1,7 @@
-"""A Triton attention beside torch's, with the backend that torch really runs named by its kernel.
+"""A Triton attention beside torch's, whose backend is told by the name of the kernel that it runs.
 
-Batch 1, 32 heads, 2048 tokens, 128 dims, causal, fp16. Every backend of `scaled_dot_product_attention` is forced in
-turn and its kernel's name read from the activity records.
+Batch 1, 32 heads, 2048 tokens, 128 dims, causal, fp16. Each backend of `scaled_dot_product_attention` is
+forced in turn, and its kernel's name is read from the activity records.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ else:
 
 DEVICE = "cuda"
 SHAPE = (1, 32, 2048, 128)
-# Causal: half of the products.
+# A causal mask leaves half of the products.
 FLOPS = 2.0 * SHAPE[0] * SHAPE[1] * SHAPE[2] ** 2 * SHAPE[3]
 LIMIT = 5e-3
 BACKENDS = ("default", "FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
-# (query rows, key rows, warps, stages); the seed's autotuner picked 128 query rows.
+# Query rows, key rows, warps, stages. The autotuner of the founding document chose 128 query rows.
 TILES = (
     (64, 64, 4, 2),
     (64, 64, 4, 3),
@@ -62,10 +62,10 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: list[int
 
 def compare(got: torch.Tensor, expected: torch.Tensor, heads: list[int]) -> Comparison:
     """Relative error of the sampled heads."""
-    found = Comparison()
+    comparison = Comparison()
     error = (got[:, heads].double() - expected).norm() / expected.norm()
-    found.require("relative error", float(error), LIMIT)
-    return found
+    comparison.require("relative error", float(error), LIMIT)
+    return comparison
 
 
 def _compare_call(call: Callable[[], torch.Tensor], expected: torch.Tensor, heads: list[int]) -> Comparison:
@@ -73,7 +73,7 @@ def _compare_call(call: Callable[[], torch.Tensor], expected: torch.Tensor, head
 
 
 def sdpa(backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """torch's attention through one backend, or the one that it chooses."""
+    """torch's attention through one backend, or through torch's choice."""
     if backend == "default":
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -92,8 +92,8 @@ def kernel_names(call: Callable[[], Any]) -> list[str]:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         call()
         torch.cuda.synchronize()
-    held = [event for event in profiler.key_averages() if event.device_type == DeviceType.CUDA]
-    return [event.key for event in sorted(held, key=lambda event: -event.device_time_total)]
+    kernels = [event for event in profiler.key_averages() if event.device_type == DeviceType.CUDA]
+    return [event.key for event in sorted(kernels, key=lambda event: -event.device_time_total)]
 
 
 def measure(to: CaseRows) -> None:
@@ -119,10 +119,10 @@ def measure(to: CaseRows) -> None:
     out = torch.empty_like(q)
     for tile in TILES:
         setting = kernels.Setting(*tile)
-        held: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
 
-        def run(setting: Any = setting, held: dict[str, Any] = held) -> None:
-            held["compiled"] = kernels.forward(q, k, v, out, setting)
+        def run(setting: Any = setting, kept: dict[str, Any] = kept) -> None:
+            kept["compiled"] = kernels.forward(q, k, v, out, setting)
 
         def check(run: Callable[[], None] = run) -> Comparison:
             out.zero_()
@@ -139,8 +139,8 @@ def measure(to: CaseRows) -> None:
             warps=setting.warps,
             stages=setting.stages,
         )
-        if "compiled" in held:
-            row |= resources(held["compiled"])
+        if "compiled" in kept:
+            row |= resources(kept["compiled"])
 
 
 def _triton_target(tile: tuple[int, int, int, int]) -> Launch:

@@ -29,20 +29,22 @@ class _Group(typer.core.TyperGroup):
             show_error(error)
             raise typer.Exit(2) from None
         except OSError as error:
-            # What no file is the matter with is not the user's to mend.
+            # An error that names no file is not the user's to fix.
             if error.filename is None:
                 raise
             show_error(
                 InvalidArgumentError(
-                    str(error.filename), expected="a file or folder that can be read and written", got=str(error.strerror),
+                    str(error.filename),
+                    expected="a file or folder that can be read and written",
+                    got=str(error.strerror),
                     fix="name another path, or check its permissions",
                 )
-            )  # fmt: skip
+            )
             raise typer.Exit(2) from None
 
 
 def show_error(error: DslKernelError) -> None:
-    """The error's parts, one a line."""
+    """Print the error's parts, one on each line."""
     console = error_console()
     console.print(
         f"error[{error.code}] {error.subject}",

@@ -1,4 +1,4 @@
-"""What this machine has and can run, found without torch where that is possible."""
+"""What this machine has and can run, found without torch if possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def gpus() -> list[dict[str, Any]]:
 
         if driver.cuInit(0)[0]:
             return []
-        found = []
+        visible = []
         for index in range(driver.cuDeviceGetCount()[1]):
             device = driver.cuDeviceGet(index)[1]
             kinds = driver.CUdevice_attribute
@@ -31,10 +31,10 @@ def gpus() -> list[dict[str, Any]]:
                 )
             )
             name = driver.cuDeviceGetName(128, device)[1].split(b"\0")[0].decode()
-            found.append(
+            visible.append(
                 {"name": name, "capability": f"{major}.{minor}", "sms": sms, "arch": _arch(major, minor)}
             )
-        return found
+        return visible
     except (ImportError, RuntimeError, OSError):
         return []
 
@@ -54,10 +54,11 @@ def interactive() -> bool:
 
 
 def executor_of(name: str | None) -> tuple[str, str, str]:
-    """(executor, torch device, why it was taken).
+    """The executor, its torch device, and why it was chosen.
 
     Raises:
-        UnknownNameError, ExecutorUnavailableError: it does not exist, or not here.
+        UnknownNameError: there is no executor of that name.
+        ExecutorUnavailableError: it cannot run here.
     """
     import torch
 
@@ -90,20 +91,20 @@ def device_name(device: str) -> str:
 
 @contextlib.contextmanager
 def tile_threads(device: str) -> Iterator[None]:
-    """One torch thread off the GPU: operations on tiles are small, and threads that share a busy core wait."""
+    """Limit torch to one thread on the CPU: operations on tiles are too small to be worth sharing."""
     import torch
 
-    held = torch.get_num_threads()
+    before = torch.get_num_threads()
     if device == "cpu":
         torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(held)
+        torch.set_num_threads(before)
 
 
 def compile_missing(chosen: list[variants.Variant], executor: str, bar: Any) -> dict[str, str]:
-    """Compile what neither the bundle nor the cache has, in worker processes; the failures by variant."""
+    """Compile what neither the bundle nor the cache has, in worker processes; returns errors by variant."""
     from ..runtime import bundle, store
     from ..runtime.pool import compile_all
 

@@ -1,4 +1,4 @@
-"""What the commands share: consoles, tables, JSON and the options that several of them take."""
+"""What several commands share: consoles, tables, JSON and common options."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ Dims = Annotated[
     list[str] | None,
     typer.Option(
         "--dim",
-        help="Size as name=value, by the operands' dims or the names of points; repeat it, or separate with commas.",
+        help="Size as name=value, by the operands' dims or the names of points; "
+        "repeat it, or separate with commas.",
     ),
 ]
 Sizes = Annotated[
     list[str] | None,
-    typer.Option("--dim", help="As --dim of other commands; values apart by / are all taken."),
+    typer.Option("--dim", help="As --dim of other commands; of values separated by /, all are taken."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 # A column that may wrap keeps at least this many characters.
 FOLD_WIDTH = 24
-# Columns of a table that goes to a file or a pipe, where rich would assume 80.
+# Width of a table that goes to a file or a pipe, for which rich would assume 80 columns.
 PIPE_WIDTH = 200
 
 
 def rate(per_second: Mapping[str, float] | None) -> str | None:
-    """What a second gives, as `583K trajectories`; None where nothing says."""
+    """A rate as text, such as `583K trajectories`; None if no rate is known."""
     for name, count in (per_second or {}).items():
         power = min(3, max(0, int(math.log10(max(count, 1.0)) // 3)))
         return f"{count / 1000**power:.3g}{('', 'K', 'M', 'G')[power]} {name}"
@@ -52,7 +53,7 @@ def rate(per_second: Mapping[str, float] | None) -> str | None:
 
 
 def console() -> Any:
-    """Standard output, as wide as the terminal, or wide enough not to wrap tables where there is none."""
+    """Standard output, as wide as the terminal; without a terminal wide enough that tables do not wrap."""
     return _console(stderr=False)
 
 
@@ -64,10 +65,10 @@ def error_console() -> Any:
 def _console(stderr: bool) -> Any:
     from rich.console import Console
 
-    made = Console(stderr=stderr, emoji=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = Console(stderr=stderr, emoji=False, width=PIPE_WIDTH)
-    return made
+    result = Console(stderr=stderr, emoji=False)
+    if not result.is_terminal and "COLUMNS" not in os.environ:
+        result = Console(stderr=stderr, emoji=False, width=PIPE_WIDTH)
+    return result
 
 
 def table(
@@ -78,25 +79,25 @@ def table(
     right: Iterable[str] = (),
     fold: Iterable[str] = (),
 ) -> Any:
-    """A rich table; columns in `right` are right-aligned, those in `fold` may wrap, the others never do."""
+    """A rich table. Columns in `right` are right-aligned; only those in `fold` may wrap."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    made = Table(
+    result = Table(
         title=title or None, title_justify="left", title_style="bold", highlight=False, box=SIMPLE_HEAD
     )
     right, fold = set(right), set(fold)
     for name in columns:
-        made.add_column(
+        result.add_column(
             name, justify="right" if name in right else "left", no_wrap=name not in fold, overflow="fold"
         )
     for row in rows:
-        made.add_row(*(cell(value) for value in row))
-    return made
+        result.add_row(*(cell(value) for value in row))
+    return result
 
 
-def show(made: Any) -> None:
-    """Print a table on standard output; ids and numbers stay whole even in a terminal too narrow for them."""
+def show(result: Any) -> None:
+    """Print a table on standard output; ids and numbers stay whole even if the terminal is too narrow."""
     from rich.cells import cell_len
     from rich.text import Text
 
@@ -104,15 +105,15 @@ def show(made: Any) -> None:
         longest = max(cell_len(Text.from_markup(str(text)).plain) for text in (column.header, *column.cells))
         return longest if column.no_wrap else min(longest, FOLD_WIDTH)
 
-    needed = 2 + sum(wanted(column) + 2 for column in made.columns) + len(made.columns)
+    needed = 2 + sum(wanted(column) + 2 for column in result.columns) + len(result.columns)
     where = console()
     if needed > where.width:
         where.width = needed
-    where.print(made)
+    where.print(result)
 
 
 def cell(value: Any) -> str:
-    """A value as a table shows it; brackets are escaped, None is a dash."""
+    """A value as a table shows it: brackets escaped, None as a dash."""
     from rich.markup import escape
 
     if value is None or value == "":
@@ -136,7 +137,7 @@ def figure(value: float | None) -> str:
 
 
 def size_text(count: int) -> str:
-    """Bytes in a unit that a person reads."""
+    """A number of bytes in a readable unit."""
     value, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":
@@ -146,7 +147,7 @@ def size_text(count: int) -> str:
 
 
 def print_json(data: Any) -> None:
-    """JSON on standard output; paths become text, and numbers JSON cannot spell become null."""
+    """Print JSON on standard output; paths become strings, and infinities and NaN become null."""
     typer.echo(json.dumps(_plain(data), indent=1))
 
 
@@ -163,7 +164,7 @@ def _plain(data: Any) -> Any:
 
 
 def progress(disable: bool = False) -> Any:
-    """A progress display on standard error; silent where that is no terminal."""
+    """A progress display on standard error; silent if standard error is not a terminal."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -187,7 +188,7 @@ def progress(disable: bool = False) -> Any:
 
 
 def pattern(option: str, text: str | None) -> re.Pattern[str]:
-    """A regular expression that a user gave; without one, what matches everything."""
+    """The regular expression that a user gave; without one, an expression that matches everything."""
     try:
         return re.compile(text or "")
     except re.error as error:
@@ -200,10 +201,10 @@ def pattern(option: str, text: str | None) -> re.Pattern[str]:
 
 
 def narrowed(op: str | None, backend: str | None, arch: str | None) -> dict[str, str | None]:
-    """The filters as `variants.variants` takes them, after checking their spelling.
+    """The filters in the form that `variants.variants` takes, after checking their spelling.
 
     Raises:
-        UnknownNameError, UnsupportedArchError: a filter that can match nothing.
+        UnknownNameError, UnsupportedArchError: a filter that cannot match anything.
     """
     from .. import backends, problems
 
@@ -214,10 +215,10 @@ def narrowed(op: str | None, backend: str | None, arch: str | None) -> dict[str,
 
 
 def variant(name: str) -> Variant:
-    """The variant of that id.
+    """The variant with that id.
 
     Raises:
-        UnknownNameError: lists the ids that contain what was typed, else those that resemble it.
+        UnknownNameError: there is none; the error lists ids that contain what was typed, or resemble it.
     """
     ids = variants.ids(variants.variants())
     if name in ids:
@@ -239,45 +240,50 @@ def variant(name: str) -> Variant:
 
 
 def sizes_of(items: Iterable[str]) -> dict[str, list[Any]]:
-    """`name=value/value` items, several to an item with commas: numbers, or a word that says how inputs are drawn.
+    """Sizes from `name=value/value` items; commas separate several in one item.
+
+    A value is a number, or a word that says how inputs are drawn.
 
     Raises:
-        InvalidArgumentError: an item of another shape.
+        InvalidArgumentError: an item of another form.
     """
-    found: dict[str, list[Any]] = {}
+    sizes: dict[str, list[Any]] = {}
     for part in (part.strip() for item in items for part in item.split(",")):
         name, _, values = part.partition("=")
         texts = values.split("/")
         if not name.isidentifier() or not all(re.fullmatch(r"[0-9]{1,12}|[a-z_]+", text) for text in texts):
             raise InvalidArgumentError(
-                "--dim", expected="name=integer, or name=word of how inputs are drawn", got=shown(part), fix="write, for example, --dim t=16,heads=16"
-            )  # fmt: skip
-        found[name] = [int(text) if text.isdigit() else text for text in texts]
-    return found
+                "--dim",
+                expected="name=integer, or name=word of how inputs are drawn",
+                got=shown(part),
+                fix="write, for example, --dim t=16,heads=16",
+            )
+        sizes[name] = [int(text) if text.isdigit() else text for text in texts]
+    return sizes
 
 
 def dims_of(items: Iterable[str]) -> dict[str, Any]:
-    """`sizes_of` with one value each.
+    """`sizes_of`, with a single value for each name.
 
     Raises:
-        InvalidArgumentError: an item of another shape, or with several values.
+        InvalidArgumentError: an item of another form, or with several values.
     """
-    found = sizes_of(items)
-    if several := next((name for name, values in found.items() if len(values) > 1), None):
+    sizes = sizes_of(items)
+    if several := next((name for name, values in sizes.items() if len(values) > 1), None):
         raise InvalidArgumentError(
             "--dim",
             expected=f"one value of {several}",
-            got="/".join(map(str, found[several])),
+            got="/".join(map(str, sizes[several])),
             fix="give one; `tune` and `bench` take several",
         )
-    return {name: values[0] for name, values in found.items()}
+    return {name: values[0] for name, values in sizes.items()}
 
 
 def points_of(op: str, form: str | None, grid: str | None, point: str, dim: Iterable[str]) -> list[Point]:
-    """The points that sizes name, or those of a grid that a regular expression matches.
+    """The points that `--dim` names, or those of a grid whose form and sizes match a regular expression.
 
     Raises:
-        InvalidArgumentError: both or neither, or nothing that matches.
+        InvalidArgumentError: both sizes and a grid, or neither.
     """
     from ..timing import grids, search
 
@@ -285,19 +291,19 @@ def points_of(op: str, form: str | None, grid: str | None, point: str, dim: Iter
     if dim and grid is None and not point:
         return search.named_points(op, form, sizes_of(dim))
     if grid is None or dim:
+        usual = ",".join(f"{name}={value}" for name, value in grids.usual(op, form).params.items())
         raise InvalidArgumentError(
             "what to time",
             expected="sizes (--dim), or a grid (--grid) with or without --point",
             got="both" if dim else "none",
-            fix=f"for example --dim {','.join(f'{k}={v}' for k, v in grids.usual(op, form).params.items())}, or --grid core",
+            fix=f"for example --dim {usual}, or --grid core",
         )
     wanted = pattern("--point", point)
-    found = [at for at in grids.points(op, grid) if form in (None, at.form) and wanted.search(at.name)]
-    return found
+    return [at for at in grids.points(op, grid) if form in (None, at.form) and wanted.search(at.name)]
 
 
 def no_points(grid: str | None, point: str) -> InvalidArgumentError:
-    """What is said where a grid has no point that was asked for."""
+    """The error for a grid without any point that was asked for."""
     return InvalidArgumentError(
         "--point",
         expected=f"a form or sizes of the grid {grid}",

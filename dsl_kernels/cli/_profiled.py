@@ -16,22 +16,22 @@ from . import _output as out
 
 
 def read(path: Path, kernel: str | None) -> list[profile.KernelReport]:
-    """The launches in a file whose kernel or range matches."""
+    """The launches in a file whose kernel or range matches `kernel`, a regular expression."""
     pattern = out.pattern("--kernel", kernel)
-    held = profile.read(path)
-    found = [item for item in held if pattern.search(item.kernel) or pattern.search(item.label)]
-    if not found:
+    launches = profile.read(path)
+    matching = [item for item in launches if pattern.search(item.kernel) or pattern.search(item.label)]
+    if not matching:
         raise ArtifactError(
             str(path),
             expected=f"a kernel that matches {kernel!r}",
-            got=", ".join(sorted({item.kernel[:60] for item in held})[:8]),
+            got=", ".join(sorted({item.kernel[:60] for item in launches})[:8]),
             fix="correct --kernel",
         )
-    return found
+    return matching
 
 
 def regions(path: Path) -> profile.Regions | None:
-    """What a file by `profile regions --json` holds; None where it is none."""
+    """The record in a file that `profile regions --json` wrote; None if the file is something else."""
     try:
         data = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -48,7 +48,7 @@ def workload(op: str, dim: list[str] | None, variant: str | None, form: str | No
 
 
 def units(work: profile.Workload) -> tuple[str, float] | None:
-    """What a launch of a workload gives, and how much of it; None where its problem does not say."""
+    """What a launch of the workload computes, and how many; None if its problem does not say."""
     from .. import problems
 
     if work.op not in problems.names() or (count := problems.get(work.op).units) is None:
@@ -62,7 +62,7 @@ def units(work: profile.Workload) -> tuple[str, float] | None:
 def diagnosed(
     reports: Sequence[profile.KernelReport], work: profile.Workload | None
 ) -> list[profile.Diagnosis]:
-    """Each launch by the ceilings of its GPU; what the op has to read is the longest launch's business."""
+    """Each launch's diagnosis against its GPU's ceilings; only the longest is held to the op's bytes."""
     longest = max(reports, key=lambda report: report.metrics.get(metrics.DURATION, 0.0))
     return [
         profile.diagnose(
@@ -83,23 +83,23 @@ def diagnose(
     markdown: bool,
     as_json: bool,
 ) -> None:
-    """Print the diagnoses of launches, and keep what was read of them where that was asked for."""
+    """Print the diagnoses of launches; also write what was read of them to `extract`, if given."""
     if extract is not None:
         extract.write_text(profile.dump(list(reports)))
     work = workload(op, dim, variant, form) if op is not None else None
     show(diagnosed(reports, work), as_json, markdown)
 
 
-def show(found: Sequence[profile.Diagnosis], as_json: bool, markdown: bool) -> None:
+def show(diagnoses: Sequence[profile.Diagnosis], as_json: bool, markdown: bool) -> None:
     if as_json:
-        typer.echo(profile.dump(list(found)), nl=False)
+        typer.echo(profile.dump(list(diagnoses)), nl=False)
     elif markdown:
-        typer.echo("\n".join(profile.markdown(item) for item in found), nl=False)
-    elif len(found) == 1:
-        typer.echo(profile.text(found[0]), nl=False)
+        typer.echo("\n".join(profile.markdown(item) for item in diagnoses), nl=False)
+    elif len(diagnoses) == 1:
+        typer.echo(profile.text(diagnoses[0]), nl=False)
     else:
         columns = ("kernel", "us", "DRAM", "L2", "tensor", "stall", "cause", "bound")
-        out.show(out.table("", columns, map(_row, found), right=columns[1:5] + ("bound",)))
+        out.show(out.table("", columns, map(_row, diagnoses), right=columns[1:5] + ("bound",)))
 
 
 def _row(item: profile.Diagnosis) -> tuple[Any, ...]:

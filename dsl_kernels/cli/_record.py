@@ -1,4 +1,4 @@
-"""`bench --record`: what it prints of a run."""
+"""`bench --record`: measure, and print the recorded rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def record(op: str | None, point: str, limit: float, output: Path | None, again: bool, as_json: bool) -> None:
-    """Measure beside the peers into `results/<gpu>.json` of the checkout, or go on from what it holds.
+    """Measure beside the peers into `results/<gpu>.json` of the checkout, continuing what that file holds.
 
     Raises:
         ExecutorUnavailableError: there is no GPU.
-        InvalidArgumentError: the file is of another commit or kind of GPU.
+        InvalidArgumentError: the file belongs to another commit or kind of GPU.
     """
     from dataclasses import asdict
 
@@ -35,40 +35,51 @@ def record(op: str | None, point: str, limit: float, output: Path | None, again:
     with out.progress(as_json) as bar:
         task = bar.add_task("record", total=None)
 
-        def said(key: str) -> None:
+        def show(key: str) -> None:
             bar.update(task, description=key)
             if not out.error_console().is_terminal:
-                # A log that ends with the process says where.
+                # If the process is killed, its log then says at which item.
                 out.error_console().print(
                     f"{time.monotonic() - begun:.0f} s {key}", markup=False, soft_wrap=True
                 )
 
-        found = recording.record(path, chosen, limit=limit, again=again, said=said)
+        outcome = recording.record(path, chosen, limit=limit, again=again, said=show)
     if as_json:
-        out.print_json({**asdict(found.results), "left": found.left, "failed": list(found.failed)})
+        out.print_json({**asdict(outcome.results), "left": outcome.left, "failed": list(outcome.failed)})
     else:
-        _print(found)
-    for text in found.failed:
+        _print(outcome)
+    for text in outcome.failed:
         out.error_console().print(text, style="red", markup=False, soft_wrap=True)
-    if found.failed:
+    if outcome.failed:
         raise typer.Exit(1)
 
 
-def _print(found: Outcome) -> None:
-    rows = [
-        (
-            row.key, row.us, row.fastest.name if row.fastest else None, row.fastest.us if row.fastest else None,
-            row.ratio, row.sustained_ratio, row.ceiling_us, (row.clocks or {}).get("sm_mhz"),
-            (row.clocks or {}).get("watts"),
+def _print(outcome: Outcome) -> None:
+    results = outcome.results
+    rows = []
+    for row in results.rows:
+        if row.run != len(results.runs) - 1:
+            continue
+        fastest, clocks = row.fastest, row.clocks or {}
+        rows.append(
+            (
+                row.key,
+                row.us,
+                fastest.name if fastest else None,
+                fastest.us if fastest else None,
+                row.ratio,
+                row.sustained_ratio,
+                row.ceiling_us,
+                clocks.get("sm_mhz"),
+                clocks.get("watts"),
+            )
         )
-        for row in found.results.rows
-        if row.run == len(found.results.runs) - 1
-    ]  # fmt: skip
     columns = ("point", "us", "fastest peer", "peer us", "ratio", "on end", "ceiling us", "MHz", "W")
-    out.show(out.table(f"{found.results.gpu}, {found.results.commit}", columns, rows, right=columns[1:], fold=("point",)))  # fmt: skip
-    for name, reason in found.results.absent.items():
+    title = f"{results.gpu}, {results.commit}"
+    out.show(out.table(title, columns, rows, right=columns[1:], fold=("point",)))
+    for name, reason in results.absent.items():
         out.error_console().print(f"{name} is left out: {reason}", markup=False, soft_wrap=True)
     console = out.console()
-    console.print(f"wrote {found.path}: {len(found.results.rows)} rows", markup=False, soft_wrap=True)
-    if found.left:
-        console.print(f"{found.left} are left: run it again to go on", markup=False)
+    console.print(f"wrote {outcome.path}: {len(results.rows)} rows", markup=False, soft_wrap=True)
+    if outcome.left:
+        console.print(f"{outcome.left} are left: run it again to go on", markup=False)

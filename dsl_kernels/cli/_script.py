@@ -1,4 +1,4 @@
-"""`emulate --script`: what follows the script's path is the script's own."""
+"""`emulate --script`: arguments after the script's path belong to the script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTION = "--script"
 
 
 class ScriptCommand(typer.core.TyperCommand):
-    """A command whose arguments end at the script: the rest goes to it, options with this command's names too."""
+    """A command whose arguments end at the script: the rest are the script's, options included."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["script_args"] = []
@@ -35,10 +35,18 @@ class ScriptCommand(typer.core.TyperCommand):
 
 
 def run(
-    ctx: Any, script: Path, *, arch: str, interleavings: int, seed: int, sms: int, explain: Path | None, coverage: bool,
+    ctx: Any,
+    script: Path,
+    *,
+    arch: str,
+    interleavings: int,
+    seed: int,
+    sms: int,
+    explain: Path | None,
+    coverage: bool,
     as_json: bool,
-) -> None:  # fmt: skip
-    """Run a program with every launch checked; status 1 when a check fails or the program does."""
+) -> None:
+    """Run a program with every launch checked; exit status 1 if a check or the program fails."""
     from ..emulator.script import summary
     from ..emulator.script.program import check_program
 
@@ -46,18 +54,24 @@ def run(
         raise InvalidArgumentError(
             OPTION, expected="a Python file", got=str(script), fix="give the path of the program"
         )
-    # With --json standard output is the JSON's alone.
+    # With --json, standard output carries the JSON alone.
     outcome = check_program(
-        script, ctx.meta["script_args"], arch=arch, interleavings=interleavings, seed=seed, sms=sms, explain=explain,
+        script,
+        ctx.meta["script_args"],
+        arch=arch,
+        interleavings=interleavings,
+        seed=seed,
+        sms=sms,
+        explain=explain,
         quiet=as_json,
-    )  # fmt: skip
+    )
     if as_json:
         out.print_json(outcome.as_dict(coverage))
     else:
         out.console().print(summary(outcome.session), markup=False, highlight=False, soft_wrap=True)
         if coverage:
-            for kernel, found in outcome.session.coverage().items():
-                typer.echo(f"What all launches of {kernel.entry} reached together: {found}")
+            for kernel, reached in outcome.session.coverage().items():
+                typer.echo(f"What all launches of {kernel.entry} reached together: {reached}")
         if outcome.failure:
             out.error_console().print(
                 f"the program failed: {outcome.failure}",
@@ -76,7 +90,7 @@ def explain_variant(
     failed: list[dict[str, Any]],
     folder: Path,
 ) -> None:
-    """A page for the first finding of each workload on which a variant fails."""
+    """Write a page that explains the first finding of each workload on which the variant fails."""
     from ..emulator import Interleaving, Report, explain
     from ..emulator.explain_page import html
     from ..executors import Emulator

@@ -18,7 +18,7 @@ cache_app = typer.Typer(help="Compiled artifacts on disk: list, prune or delete 
 app.add_typer(cache_app, name="cache")
 
 Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Compile workers; by default what cores and memory carry.")
+    int | None, typer.Option(min=1, help="Compile workers; by default as many as cores and memory allow.")
 ]
 Retry = Annotated[bool, typer.Option("--retry", help="Compile again what is recorded as failed.")]
 
@@ -58,12 +58,15 @@ def compile_variants(
             bar.update(task, advance=1)
     rows = [
         {
-            "variant": o.variant, "seconds": round(o.seconds, 3), "cached": o.cached, "folder": o.folder,
+            "variant": o.variant,
+            "seconds": round(o.seconds, 3),
+            "cached": o.cached,
+            "folder": o.folder,
             "resources": vars(o.artifact.resources) if o.artifact else None,
             "error": None if o.error is None else {"code": o.error.code, "message": str(o.error)},
         }
         for o in sorted(outcomes, key=lambda o: [v.id for v in chosen].index(o.variant))
-    ]  # fmt: skip
+    ]
     if as_json:
         out.print_json({"outcomes": rows})
     else:
@@ -97,7 +100,7 @@ def warmup(
     jobs: Jobs = None,
     as_json: out.Json = False,
 ) -> None:
-    """Compile, and load onto a GPU that is present, everything a server of this architecture may launch."""
+    """Compile everything a server of this architecture may launch; with a GPU, also load it there."""
     from ..prepare import warmup as warm
 
     for name in op or []:
@@ -108,8 +111,8 @@ def warmup(
         def advance(name: str, done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, description=f"warm up {name}")
 
-        found = warm(op or None, arch=arch, jobs=jobs, strict=False, progress=advance)
-    rows = [{**vars(item), "error": str(item.error) if item.error else None} for item in found]
+        warmed = warm(op or None, arch=arch, jobs=jobs, strict=False, progress=advance)
+    rows = [{**vars(item), "error": str(item.error) if item.error else None} for item in warmed]
     if as_json:
         out.print_json({"warmed": rows})
     else:
@@ -122,7 +125,7 @@ def warmup(
 
 @cache_app.command("ls")
 def cache_ls(as_json: out.Json = False) -> None:
-    """What is compiled, of this and of other versions of the package."""
+    """What is compiled, for this and for other versions of the package."""
     from ..runtime import cache
 
     root, rows = cache.cache_root(), cache.entries()
@@ -204,11 +207,11 @@ def cache_clear(
 def cache_prune(
     days: Annotated[
         float,
-        typer.Option(min=0, help="Delete what the present sources do not use and nothing read for so long."),
+        typer.Option(min=0, help="Delete what the present sources do not use and nobody read in this time."),
     ] = 7.0,
     max_size: Annotated[
         float | None,
-        typer.Option(min=0, metavar="MIB", help="Then delete the least recently used above this size."),
+        typer.Option(min=0, metavar="MIB", help="Then delete the least recently used above this total."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would be deleted.")] = False,
     as_json: out.Json = False,
@@ -227,10 +230,10 @@ def cache_prune(
     rows = prune(days * 86400, limit, wanted, dry_run=dry_run)
     gone = [row for row in rows if not row.kept]
     left = cache.entries()
-    held = sum(entry.bytes for entry in left)
+    size = sum(entry.bytes for entry in left)
     if as_json:
         listed = [{"folder": r.folder, "reason": r.reason, "bytes": r.bytes, "kept": r.kept} for r in rows]
-        out.print_json({"dry_run": dry_run, "pruned": listed, "entries": len(left), "bytes": held})
+        out.print_json({"dry_run": dry_run, "pruned": listed, "entries": len(left), "bytes": size})
         return
     cells = [(r.folder.name, r.folder.parent.name, r.reason, out.size_text(r.bytes), r.kept) for r in rows]
     if cells:
@@ -238,6 +241,6 @@ def cache_prune(
     verb = "would delete" if dry_run else "deleted"
     out.console().print(
         f"{verb} {len(gone)} of them, {out.size_text(sum(r.bytes for r in gone))}; "
-        f"the cache holds {len(left)} artifacts, {out.size_text(held)}",
+        f"the cache holds {len(left)} artifacts, {out.size_text(size)}",
         markup=False,
     )

@@ -39,11 +39,14 @@ def write_bundle(
         str | None, typer.Option("--filter", help="Regular expression searched in the variant id.")
     ] = None,
     ptx: Annotated[bool, typer.Option("--ptx", help="Add the PTX, which the emulator needs.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a bundle that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Compile workers.")] = None,
     as_json: out.Json = False,
 ) -> None:
-    """Compile what is missing and write a bundle of it; needs no GPU. By default every variant of an architecture."""
+    """Compile what is missing and write a bundle, by default of all its architecture's variants.
+
+    Needs no GPU.
+    """
     from ..runtime import bundle
     from ..runtime.pool import compile_all
 
@@ -71,31 +74,34 @@ def write_bundle(
 def check_bundle(
     path: Annotated[Path, typer.Argument(help="Folder of the bundle.")], as_json: out.Json = False
 ) -> None:
-    """Compare a bundle with this library and every file with its hash, and name what its index does not list and what
-    others may write to. Ends with status 1 if anything is wrong."""
+    """Check a bundle against this library, and each of its files against its hash.
+
+    Also list files that its index lacks and places that others may write to. Ends with status 1 if anything
+    is wrong.
+    """
     from ..runtime import bundle
 
-    held = bundle.open_bundle(path)
-    held.manifest_folder()
-    found = list(held.check(_known(held.root)))
-    wrong = [(name, error) for name, error in found if error is not None]
-    strays = list(held.strays())
+    opened = bundle.open_bundle(path)
+    opened.manifest_folder()
+    checked = list(opened.check(_known(opened.root)))
+    wrong = [(name, error) for name, error in checked if error is not None]
+    strays = list(opened.strays())
     if as_json:
-        rows = [{"variant": name, "error": str(error) if error else None} for name, error in found]
-        out.print_json({**_summary(held), "checked": rows, "strays": [str(error) for error in strays]})
+        rows = [{"variant": name, "error": str(error) if error else None} for name, error in checked]
+        out.print_json({**_summary(opened), "checked": rows, "strays": [str(error) for error in strays]})
     else:
         for error in [*(error for _, error in wrong), *strays]:
             out.error_console().print(str(error), style="red", markup=False, soft_wrap=True)
-        _print_bundle(held, as_json=False)
+        _print_bundle(opened, as_json=False)
         out.console().print(
-            f"{len(found) - len(wrong)} of {len(found)} variants are whole and fit this library"
+            f"{len(checked) - len(wrong)} of {len(checked)} variants are whole and fit this library"
         )
     if wrong or strays:
         raise typer.Exit(1)
 
 
 def _known(root: Path) -> tuple[Variant, ...]:
-    """The library's variants; a library without a generated set knows those of the bundle."""
+    """The library's variants, or those of the bundle if the library has no generated set."""
     from ..errors import ArtifactError
     from ..runtime import bundle
 
@@ -114,10 +120,10 @@ def _chosen(
     tuned: str | None,
     name: str | None,
 ) -> list[Variant]:
-    """The variants that names and filters leave, of one architecture.
+    """The variants that pass the names and filters, all of one architecture.
 
     Raises:
-        InvalidArgumentError: no architecture, no tuned table of that GPU, or nothing left.
+        InvalidArgumentError: no architecture, no tuned table of that GPU, or no variant left.
     """
     from ..measured import tuned_table
 
@@ -162,34 +168,34 @@ def _chosen(
     return chosen
 
 
-def _summary(held: Any) -> dict[str, Any]:
+def _summary(bundle: Any) -> dict[str, Any]:
     toolchains: dict[str, dict[str, str]] = {}
     backends: dict[str, int] = {}
-    for entry in held.entries.values():
+    for entry in bundle.entries.values():
         toolchains.setdefault(entry.backend, {}).update(entry.toolchain)
         backends[entry.backend] = backends.get(entry.backend, 0) + 1
-    size = sum(path.stat().st_size for path in held.root.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in bundle.root.rglob("*") if path.is_file())
     return {
-        "bundle": held.root,
-        "arch": held.arch,
-        "library": held.library,
-        "variants": len(held.entries),
+        "bundle": bundle.root,
+        "arch": bundle.arch,
+        "library": bundle.library,
+        "variants": len(bundle.entries),
         "backends": backends,
         "toolchains": toolchains,
         "bytes": size,
     }
 
 
-def _print_bundle(held: Any, as_json: bool) -> None:
-    summary = _summary(held)
+def _print_bundle(bundle: Any, as_json: bool) -> None:
+    summary = _summary(bundle)
     if as_json:
         out.print_json(summary)
         return
     rows = [(name, count, summary["toolchains"][name]) for name, count in sorted(summary["backends"].items())]
     out.show(out.table("", ("backend", "variants", "built with"), rows, right=("variants",)))
     out.console().print(
-        f"{summary['variants']} variants for {held.arch}, {out.size_text(summary['bytes'])}, "
-        f"dsl_kernels {held.library}, in {held.root}",
+        f"{summary['variants']} variants for {bundle.arch}, {out.size_text(summary['bytes'])}, "
+        f"dsl_kernels {bundle.library}, in {bundle.root}",
         markup=False,
         soft_wrap=True,
     )

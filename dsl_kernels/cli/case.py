@@ -23,7 +23,7 @@ def list_cases(as_json: out.Json = False) -> None:
     """Every case with its question."""
     from .. import cases
 
-    found = [cases.get(name) for name in cases.names()]
+    listed = [cases.get(name) for name in cases.names()]
     rows = [
         {
             "case": case.name,
@@ -32,7 +32,7 @@ def list_cases(as_json: out.Json = False) -> None:
             "launches": " ".join(case.launches),
             "expectations": len(case.expected),
         }
-        for case in found
+        for case in listed
     ]
     if as_json:
         out.print_json(rows)
@@ -68,7 +68,7 @@ def run_case(
     ] = None,
     as_json: out.Json = False,
 ) -> None:
-    """Check and time a case on this GPU, and hold its counters against what was expected."""
+    """Check and time a case on this GPU, and compare its counters with what was expected."""
     begin = time.monotonic()
     from .. import cases
     from ..cases import _counters, base
@@ -81,26 +81,26 @@ def run_case(
         bench.require_gpu()
         _counters.launch(case, launch.split(","))
         return
-    # What imports and the GPU's start take is part of it.
+    # The budget includes the imports and the GPU's start.
     end = begin + base.budget_of(budget, full)
-    found = base.run(case, end - time.monotonic(), full)
+    result = base.run(case, end - time.monotonic(), full)
     if counters:
-        _counters.add(found, case, timeout=end - time.monotonic())
+        _counters.add(result, case, timeout=end - time.monotonic())
     if record is not None:
-        base.write(found, record)
+        base.write(result, record)
     if picture is not None:
-        save(case.draw(found), picture)
+        save(case.draw(result), picture)
     if as_json:
-        out.print_json(found)
+        out.print_json(result)
     else:
-        _print_record(found)
-    wrong = any(row.get("failures") and "us" not in row and "a_us" not in row for row in found["rows"])
-    if wrong or any(item["holds"] is False for item in found["expected"]):
+        _print_record(result)
+    wrong = any(row.get("failures") and "us" not in row and "a_us" not in row for row in result["rows"])
+    if wrong or any(item["holds"] is False for item in result["expected"]):
         raise typer.Exit(1)
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure without the version of the library in it."""
+    """Write a matplotlib figure without the library's version, so that equal figures give equal files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Software": None})
 
@@ -122,12 +122,12 @@ def show_claims(
 
     root = checkout()
     folder = records if records is not None else root / "docs" / "cases" if root is not None else None
-    found = claims.table(claims.records_in(folder) if folder is not None else {}, only)
+    rows = claims.table(claims.records_in(folder) if folder is not None else {}, only)
     if as_json:
-        out.print_json(found)
+        out.print_json(rows)
         return
     columns = ("claim", "source", "statement", "verdict", "measured", "command")
-    cells = [[row[name] for name in columns] for row in found]
+    cells = [[row[name] for name in columns] for row in rows]
     out.show(out.table("", columns, cells, fold=("statement", "measured", "command")))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-# Instruction families worth a glance: tensor cores, tensor memory, asynchronous copies.
+# Instruction families to show in listings: tensor cores, tensor memory, asynchronous copies.
 TELLING = (
     "UTCHMMA",
     "UTCQMMA",
@@ -40,7 +40,7 @@ TELLING = (
 
 
 def _record(variant: variants.Variant) -> dict[str, Any]:
-    """Everything that is known of a variant."""
+    """Everything that is known about a variant."""
     from ..runtime import artifact, store
     from ..verification import runs
 
@@ -255,7 +255,8 @@ def explain(
     gpu: Annotated[
         str | None,
         typer.Option(
-            help=f"GPU whose tuned table, SMs and rates count ({', '.join(GPUS)}, or a driver's name); '' for none."
+            help=f"GPU whose tuned table, SMs and rates to use ({', '.join(GPUS)}, or a driver's name); "
+            "'' for none."
         ),
     ] = None,
     backend: out.Backend = None,
@@ -277,17 +278,17 @@ def explain(
     name, gpu_name, sms = target_of(arch, gpu)
     call = registry.Call(op, chosen_form, name, dims, gpu_name, backend, sms)
     forced = variant or env.FORCE.get().get(op)
-    found = registry.explain(call, forced, "--variant" if variant else "DSL_KERNELS_FORCE")
+    explanation = registry.explain(call, forced, "--variant" if variant else "DSL_KERNELS_FORCE")
     if as_json:
-        out.print_json(_as_json(found, assumed))
+        out.print_json(_as_json(explanation, assumed))
     else:
-        _print_explanation(found, given, assumed)
-    if found.error is not None:
-        raise found.error
+        _print_explanation(explanation, given, assumed)
+    if explanation.error is not None:
+        raise explanation.error
 
 
 class _Asked(Mapping[str, Any]):
-    """Sizes that note which names were looked up."""
+    """Sizes that record which names were looked up."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values, self.names = values, dict[str, None]()
@@ -306,10 +307,10 @@ class _Asked(Mapping[str, Any]):
 def complete_dims(
     program: TileProgram, form: str, given: Mapping[str, int]
 ) -> tuple[dict[str, int], list[str]]:
-    """All runtime dims of a form: those given, and 1 for the rest, which no guard or bucket looks at.
+    """All runtime dims of a form: the given ones, and 1 for those that no guard or bucket reads.
 
     Raises:
-        InvalidArgumentError: one that the decision needs is not among them.
+        InvalidArgumentError: a dim that the decision needs is missing.
     """
     from .. import policies
 
@@ -323,20 +324,21 @@ def complete_dims(
     called = {alias.dim: f"{alias.dim} (or {alias.name})" for alias in program.problem.names.get(form, ())}
     if missing := [name for name in needed if name not in given]:
         raise InvalidArgumentError(
-            f"sizes of {program.op} {form}", expected=", ".join(called.get(name, name) for name in needed),
+            f"sizes of {program.op} {form}",
+            expected=", ".join(called.get(name, name) for name in needed),
             got=f"no {', '.join(missing)}",
             fix=" ".join(f"--dim {name}=..." for name in missing),
-        )  # fmt: skip
+        )
     assumed = [name for name in known if name not in given]
     return {name: given.get(name, 1) for name in known}, assumed
 
 
 def target_of(arch: str | None, gpu: str | None) -> tuple[str, str, int]:
-    """(architecture, GPU name, SMs): as asked, else of this machine's GPU, else sm_90a without a tuned table."""
+    """Architecture, GPU name and SMs: as asked, or this machine's, or sm_90a without a tuned table."""
     if arch is None and gpu is None:
         from ._machine import gpus
 
-        here = next((found for found in gpus()[:1] if found["arch"]), None)
+        here = next((visible for visible in gpus()[:1] if visible["arch"]), None)
         return (here["arch"], here["name"], here["sms"]) if here else ("sm_90a", "", 0)
     asked = gpu or ""
     row = next((row for row in GPUS.values() if asked in (row.name, row.device)), None)
@@ -345,77 +347,87 @@ def target_of(arch: str | None, gpu: str | None) -> tuple[str, str, int]:
     return target, row.device if row and row.arch.name == target else asked, 0
 
 
-def _fingerprint(found: Explanation) -> dict[str, Any] | None:
-    """What the tuned winner looked like under the profiler, where that was recorded."""
-    if not found.tuned or not found.call.gpu:
+def _fingerprint(explanation: Explanation) -> dict[str, Any] | None:
+    """The recorded profile of the tuned winner, if there is one."""
+    if not explanation.tuned or not explanation.call.gpu:
         return None
-    call = found.call
-    seen = recorded.of(call.gpu, call.op, call.form, found.tuned["bucket"], found.tuned["variant"])
+    call = explanation.call
+    seen = recorded.of(
+        call.gpu, call.op, call.form, explanation.tuned["bucket"], explanation.tuned["variant"]
+    )
     return dict(seen) if seen else None
 
 
-def _clock(found: Explanation) -> dict[str, Any] | None:
-    """What the clock says of a choice that nothing measured decides, and the rates on which this choice hangs."""
+def _clock(explanation: Explanation) -> dict[str, Any] | None:
+    """The clock's intervals for a choice without measured points, and the rates that decide it."""
     from .. import clock
     from ..clock.interval import doubts, interval
 
-    call, of = found.call, [c.variant for c in found.candidates if c.refusal is None]
-    if not of or found.tuned or found.near or call.op not in clock.walked():
+    call = explanation.call
+    taken = [candidate.variant for candidate in explanation.candidates if candidate.refusal is None]
+    if not taken or explanation.tuned or explanation.near or call.op not in clock.walked():
         return None
     try:
-        us = {variant.id: asdict(interval(call, variant)) for variant in of}
-        hangs = [asdict(doubt) for doubt in doubts(call, of)]
+        us = {variant.id: asdict(interval(call, variant)) for variant in taken}
+        hangs = [asdict(doubt) for doubt in doubts(call, taken)]
     except DslKernelError as error:
-        found.notes.append(f"the clock says nothing: {error}")
+        explanation.notes.append(f"the clock says nothing: {error}")
         return None
-    return {"model": True, "ranks": found.model == "clock", "us": us, "hangs_on": hangs}
+    return {"model": True, "ranks": explanation.model == "clock", "us": us, "hangs_on": hangs}
 
 
-def _print_clock(said: Mapping[str, Any]) -> None:
-    order = sorted(said["us"].items(), key=lambda item: (item[1]["us"], item[0]))
+def _print_clock(walks: Mapping[str, Any]) -> None:
+    order = sorted(walks["us"].items(), key=lambda item: (item[1]["us"], item[0]))
     rows = [(name, f"{us['us']:.1f}", f"{us['best']:.1f} to {us['worst']:.1f}") for name, us in order]
-    out.show(out.table("the clock's walks of this very call: a model, not a measurement", ("variant", "model us", "between"), rows, right=("model us", "between")))  # fmt: skip
-    for doubt in said["hangs_on"]:
+    title = "the clock's walks of this very call: a model, not a measurement"
+    columns = ("variant", "model us", "between")
+    out.show(out.table(title, columns, rows, right=columns[1:]))
+    for doubt in walks["hangs_on"]:
         turned = f"{doubt['chosen']} is {doubt['faster']:.2f} times as fast"
         if not doubt["rate"]:
-            text = f"The choice hangs on several rates together: where all are at one end of their intervals, {turned}."
-        else:
-            measure = (
-                f"python benchmarks/clock_rates.py --only '{doubt['item']}'" if doubt["item"] else "an item that benchmarks/clock_rates.py lacks"
-            )  # fmt: skip
             text = (
-                f"The choice hangs on {doubt['rate']}, taken as {doubt['value']:g}: at {doubt['end']:g} {turned}. "
-                f"{doubt['source']}. To measure first: {measure}."
+                "The choice depends on several rates together: "
+                f"with all of them at one end of their intervals, {turned}."
+            )
+        else:
+            measure = "an item that benchmarks/clock_rates.py lacks"
+            if doubt["item"]:
+                measure = f"python benchmarks/clock_rates.py --only '{doubt['item']}'"
+            text = (
+                f"The choice depends on {doubt['rate']}, taken as {doubt['value']:g}: "
+                f"at {doubt['end']:g}, {turned}. {doubt['source']}. To measure first: {measure}."
             )
         out.console().print(text, markup=False, soft_wrap=True)
-    if not said["hangs_on"]:
+    if not walks["hangs_on"]:
         out.console().print(
             "The choice holds at both ends of the rates' intervals.", markup=False, soft_wrap=True
         )
 
 
-def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
-    pick, whose = found.selection, found.table_of
+def _as_json(explanation: Explanation, assumed: list[str]) -> dict[str, Any]:
+    pick, whose = explanation.selection, explanation.table_of
     return {
-        "op": found.call.op,
-        "form": found.call.form,
-        "arch": found.call.arch,
-        "gpu": found.call.gpu,
-        "sms": found.call.row.sms,
-        "rates_from": found.call.row.rates_from,
-        "note": found.call.row.note or None,
-        "dims": dict(found.call.dims),
+        "op": explanation.call.op,
+        "form": explanation.call.form,
+        "arch": explanation.call.arch,
+        "gpu": explanation.call.gpu,
+        "sms": explanation.call.row.sms,
+        "rates_from": explanation.call.row.rates_from,
+        "note": explanation.call.row.note or None,
+        "dims": dict(explanation.call.dims),
         "assumed": assumed,
-        "bucket": found.bucket,
-        "table": {"gpu": whose.device, "sms": whose.sms, "own": found.sibling is None} if whose else None,
-        "tuned": dict(found.tuned) if found.tuned else None,
-        "near": [{"bucket": n.entry["bucket"], "octaves": n.distance} for n in found.near],
-        "notes": found.notes,
-        "fingerprint": _fingerprint(found),
-        "clock": _clock(found),
+        "bucket": explanation.bucket,
+        "table": {"gpu": whose.device, "sms": whose.sms, "own": explanation.sibling is None}
+        if whose
+        else None,
+        "tuned": dict(explanation.tuned) if explanation.tuned else None,
+        "near": [{"bucket": n.entry["bucket"], "octaves": n.distance} for n in explanation.near],
+        "notes": explanation.notes,
+        "fingerprint": _fingerprint(explanation),
+        "clock": _clock(explanation),
         "best_by_backend": {
             backend: {"variant": variant, "us": us, "times_the_fastest": times}
-            for backend, (variant, us, times) in found.best_by_backend().items()
+            for backend, (variant, us, times) in explanation.best_by_backend().items()
         },
         "candidates": [
             {
@@ -427,10 +439,10 @@ def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
                 "estimated_us": c.estimated_us,
                 "chosen": c.chosen,
             }
-            for c in found.candidates
+            for c in explanation.candidates
         ],
         "selection": {"variant": pick.variant.id, "rule": pick.rule, "launch": pick.launch} if pick else None,
-        "error": str(found.error) if found.error else None,
+        "error": str(explanation.error) if explanation.error else None,
     }
 
 
@@ -438,19 +450,19 @@ def _sizes(values: Mapping[str, int]) -> str:
     return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: list[str]) -> None:
-    console, call, gpu = out.console(), found.call, found.call.row
+def _print_explanation(explanation: Explanation, given: Mapping[str, int], assumed: list[str]) -> None:
+    console, call, gpu = out.console(), explanation.call, explanation.call.row
     console.print(
         f"{call.op} {call.form} on {call.arch}{f' ({call.gpu})' if call.gpu else ''}: {_sizes(given)}",
         style="bold",
         markup=False,
     )
     console.print(
-        f"bucket {_sizes(found.bucket)}; sizes that decide nothing: {', '.join(assumed) or 'none'}",
+        f"bucket {_sizes(explanation.bucket)}; sizes that decide nothing: {', '.join(assumed) or 'none'}",
         markup=False,
     )
     order = sorted(
-        (c for c in found.candidates if c.refusal is None),
+        (c for c in explanation.candidates if c.refusal is None),
         key=lambda c: (
             not c.chosen,
             c.tuned_us or math.inf,
@@ -465,14 +477,14 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
             c.variant.id,
             c.predicted_us,
             c.bound,
-            c.estimated_us if found.near else c.tuned_us,
+            c.estimated_us if explanation.near else c.tuned_us,
         )
         for c in order
     ]
     if rows:
-        names = (" ", "variant", "model us", "bound", "estimated us" if found.near else "tuned us")
+        names = (" ", "variant", "model us", "bound", "estimated us" if explanation.near else "tuned us")
         out.show(out.table("candidates", names, rows, right=("model us", names[4])))
-    refused = [(len(group.variants), group.reason, group.variants[0]) for group in found.refusals()]
+    refused = [(len(group.variants), group.reason, group.variants[0]) for group in explanation.refusals()]
     if refused:
         out.show(
             out.table(
@@ -484,42 +496,47 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
             )
         )
     console.print(
-        f"model us: a model, not a measurement, for {gpu.name} with {gpu.sms} SMs; its rates are {gpu.rates_from}",
+        f"model us: a model, not a measurement, for {gpu.name} with {gpu.sms} SMs; "
+        f"its rates are {gpu.rates_from}",
         markup=False,
         soft_wrap=True,
     )
     if gpu.note:
         console.print(f"note: {gpu.note}", style="yellow", markup=False, soft_wrap=True)
-    if found.tuned:
-        console.print(f"tuned entry: {found.tuned['variant']}", markup=False)
-        if seen := _fingerprint(found):
+    if explanation.tuned:
+        console.print(f"tuned entry: {explanation.tuned['variant']}", markup=False)
+        if seen := _fingerprint(explanation):
             console.print(f"  profiled: {recorded.line(seen)}", markup=False, soft_wrap=True)
-        for backend, (variant, us, times) in found.best_by_backend().items():
+        for backend, (variant, us, times) in explanation.best_by_backend().items():
             console.print(
                 f"  best of {backend}: {us:.2f} us, {times:.2f} times the fastest: {variant}", markup=False
             )
-    elif found.near:
+    elif explanation.near:
         console.print(
             "estimated us: the model, corrected by the nearest tuned points, which lie "
-            + ", ".join(f"{n.distance:.2f} octaves off at {_sizes(n.entry['bucket'])}" for n in found.near),
+            + ", ".join(
+                f"{n.distance:.2f} octaves off at {_sizes(n.entry['bucket'])}" for n in explanation.near
+            ),
             markup=False,
             soft_wrap=True,
         )
     elif call.gpu:
         console.print(f"no tuned point for {call.gpu} near these sizes", markup=False)
-    if (other := found.sibling) is not None:
+    if (other := explanation.sibling) is not None:
         console.print(
             f"the points are the {other.name}'s ({other.device}, {other.sms} SMs), with scaled times: "
             f"the tables of {call.gpu} have none of {call.op} {call.form}",
-            style="yellow", markup=False, soft_wrap=True,
-        )  # fmt: skip
-    if said := _clock(found):
-        _print_clock(said)
-    for note in found.notes:
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+    if walks := _clock(explanation):
+        _print_clock(walks)
+    for note in explanation.notes:
         out.error_console().print(note, style="yellow", markup=False, soft_wrap=True)
-    if found.selection is not None:
+    if (selection := explanation.selection) is not None:
         console.print(
-            f"selected: {found.selection.variant.id} ({found.selection.rule}) {_sizes(found.selection.launch)}",
+            f"selected: {selection.variant.id} ({selection.rule}) {_sizes(selection.launch)}",
             style="bold green",
             markup=False,
         )

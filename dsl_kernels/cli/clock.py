@@ -1,4 +1,4 @@
-"""The command that predicts: what a call takes on a GPU and what it waits for, by the clock's walk of the text."""
+"""`predict`: what a call takes on a GPU and what it waits for, by the clock's walk of the text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-# Shares of units, and waits, that are worth a line.
+# Shares of a unit or of the time below this are not shown.
 SHOWN = 0.01
 
 
@@ -41,11 +41,11 @@ def predict(
     variant: Annotated[str | None, typer.Option(help="Only this variant.")] = None,
     timeline: Annotated[
         Path | None,
-        typer.Option(help="Write what the fastest one's warps and units do when: Chrome's trace as JSON."),
+        typer.Option(help="Write the fastest one's warps and units over time: Chrome's trace as JSON."),
     ] = None,
     as_json: out.Json = False,
 ) -> None:
-    """What a call takes on a GPU, and what its roles wait for: a model, from the text of each variant; no GPU is needed."""
+    """Predict what a call takes on a GPU and what its roles wait for: a model of its text; needs no GPU."""
     from .. import clock, problems, programs, registry, variants
     from ..clock.interval import interval
     from ..clock.path import critical
@@ -56,18 +56,21 @@ def predict(
     sizes = out.dims_of(dim or [])
     chosen = form or problem.form_of(sizes)
     dims, assumed = complete_dims(programs.get(op), chosen, problem.dims_of(chosen, sizes))
-    # What a call does not say is 1, but for the length up to which rows are not scored.
+    # Dims that the call does not give are 1, except the length up to which rows are not scored.
     dims |= {name: 0 for name in assumed if name == "skip_below"}
     name, device, sms = target_of(arch, gpu)
     call = registry.Call(op, chosen, name, dims, device, backend, sms)
     known = [variants.get(variant)] if variant else variants.variants(op)
     refused = {v.id: registry.refusal(call, v, named=variant) for v in known}
-    found = {v.id: clock.predict(call, v) for v in known if refused[v.id] is None}
-    if not found:
+    predicted = {v.id: clock.predict(call, v) for v in known if refused[v.id] is None}
+    if not predicted:
         raise NoVariantError(
-            f"a variant of {op} for {name}", expected="one that takes the call", got="none", fix="run `python -m dsl_kernels explain`",
-        )  # fmt: skip
-    ordered = sorted(found.items(), key=lambda item: (item[1].us, item[0]))
+            f"a variant of {op} for {name}",
+            expected="one that takes the call",
+            got="none",
+            fix="run `python -m dsl_kernels explain`",
+        )
+    ordered = sorted(predicted.items(), key=lambda item: (item[1].us, item[0]))
     between = {key: interval(call, variants.get(key)) for key, _ in ordered}
     first = clock.sm_of(call, variants.get(ordered[0][0]), kept=True)
     first.walk()
@@ -76,9 +79,14 @@ def predict(
         _write_timeline(timeline, ordered[0][0], first, call)
     if as_json:
         rows = [
-            {"variant": key, "bound": value.bound, "interval": [between[key].best, between[key].worst], **asdict(value)}
+            {
+                "variant": key,
+                "bound": value.bound,
+                "interval": [between[key].best, between[key].worst],
+                **asdict(value),
+            }
             for key, value in ordered
-        ]  # fmt: skip
+        ]
         rows[0]["path"] = [{**step._asdict(), "share": share} for step, share in path.items()]
         rows[0]["pace"] = dict(zip(("ring", "clocks"), first.pace, strict=True)) if first.pace else None
         out.print_json(
@@ -90,37 +98,37 @@ def predict(
     row = call.row
     out.console().print(
         f"A model, not a measurement, for {row.name} with {row.sms} SMs; its rates are {row.rates_from}.",
-        markup=False, soft_wrap=True,
-    )  # fmt: skip
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _write_timeline(path: Path, variant: str, walked: Sm, call: Call) -> None:
     from ..profile import timeline as lines
 
-    micro = walked.rates.clock_mhz
+    mhz = walked.rates.clock_mhz
     tasks = sorted(walked.tasks, key=lambda task: task.cta)
-    rows = [lines.Row(task.cta, 0, task.name, _regions(task, micro)) for task in tasks]
-    rows += [
-        lines.Row(0, 0, f"{unit.name} (unit)", tuple((unit.name, begin / micro, end / micro) for begin, end in unit.served or ()))
-        for unit in walked.machine.units.values()
-    ]  # fmt: skip
+    rows = [lines.Row(task.cta, 0, task.name, _regions(task, mhz)) for task in tasks]
+    for unit in walked.machine.units.values():
+        served = tuple((unit.name, begin / mhz, end / mhz) for begin, end in unit.served or ())
+        rows.append(lines.Row(0, 0, f"{unit.name} (unit)", served))
     sizes = " ".join(f"{name}={value}" for name, value in call.dims.items())
-    said = f"{call.op} {call.form} {sizes}"
-    found = lines.Timeline(variant, said, f"a model's microseconds at {micro:.0f} MHz", tuple(rows))
-    path.write_text(json.dumps(lines.chrome(found)))
-    out.error_console().print(f"wrote {path}, in {found.clock}", markup=False, soft_wrap=True)
+    workload = f"{call.op} {call.form} {sizes}"
+    trace = lines.Timeline(variant, workload, f"a model's microseconds at {mhz:.0f} MHz", tuple(rows))
+    path.write_text(json.dumps(lines.chrome(trace)))
+    out.error_console().print(f"wrote {path}, in {trace.clock}", markup=False, soft_wrap=True)
 
 
-def _regions(task: Task, micro: float) -> tuple[tuple[str, float, float], ...]:
-    """The regions that a task went through, one behind the other, in microseconds."""
-    found: list[tuple[str, float, float]] = []
+def _regions(task: Task, mhz: float) -> tuple[tuple[str, float, float], ...]:
+    """The regions that a task went through, in microseconds; adjacent spans of one region are joined."""
+    regions: list[tuple[str, float, float]] = []
     for span in task.spans:
-        name, begin, end = span.region or span.unit, span.begin / micro, span.end / micro
-        if found and found[-1][0] == name and found[-1][2] == begin:
-            found[-1] = (name, found[-1][1], end)
+        name, begin, end = span.region or span.unit, span.begin / mhz, span.end / mhz
+        if regions and regions[-1][0] == name and regions[-1][2] == begin:
+            regions[-1] = (name, regions[-1][1], end)
         else:
-            found.append((name, begin, end))
-    return tuple(found)
+            regions.append((name, begin, end))
+    return tuple(regions)
 
 
 def _print_path(path: Mapping[Step, float], pace: tuple[str, float] | None) -> None:
@@ -129,16 +137,18 @@ def _print_path(path: Mapping[Step, float], pace: tuple[str, float] | None) -> N
     if pace is not None and rows:
         role, unit, share = rows[0]
         out.console().print(
-            f"A use of ring {pace[0]} comes every {pace[1]:.0f} clocks, paced by the {unit} of {role} ({share} of the path).",
-            markup=False, soft_wrap=True,
-        )  # fmt: skip
+            f"A use of ring {pace[0]} comes every {pace[1]:.0f} clocks, "
+            f"paced by the {unit} of {role} ({share} of the path).",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _print(ordered: list[tuple[str, Prediction]], between: Mapping[str, Interval]) -> None:
-    rows = [
-        (name, f"{p.us:.1f}", f"{between[name].best:.1f} to {between[name].worst:.1f}", f"{p.clocks:.0f}", f"{p.mhz:.0f}", p.bound)
-        for name, p in ordered
-    ]  # fmt: skip
+    rows = []
+    for name, p in ordered:
+        limits = f"{between[name].best:.1f} to {between[name].worst:.1f}"
+        rows.append((name, f"{p.us:.1f}", limits, f"{p.clocks:.0f}", f"{p.mhz:.0f}", p.bound))
     names = ("variant", "model us", "between", "clocks", "MHz", "bound")
     out.show(out.table("predicted", names, rows, right=names[1:5]))
     first, best = ordered[0]
@@ -146,8 +156,8 @@ def _print(ordered: list[tuple[str, Prediction]], between: Mapping[str, Interval
     out.show(out.table(f"units of an SM in {first}", ("unit", "busy"), units, right=("busy",)))
     waits: list[tuple[Any, ...]] = [
         (role, what, f"{clocks / best.clocks:.0%}")
-        for role, found in best.waits.items()
-        for what, clocks in _largest(found, SHOWN * best.clocks)
+        for role, waited in best.waits.items()
+        for what, clocks in _largest(waited, SHOWN * best.clocks)
     ]
     out.show(
         out.table("waits of its roles", ("role", "waits for", "of the time"), waits, right=("of the time",))

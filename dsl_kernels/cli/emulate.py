@@ -1,4 +1,4 @@
-"""The command that executes a variant's PTX, or a program's launches, on the CPU under many interleavings: emulate."""
+"""`emulate`: run a variant's PTX, or a program's launches, on the CPU under many interleavings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def emulate(
         ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Interleavings that run at once; by default one a core.")
+        int | None, typer.Option(min=1, help="Interleavings that run at once; by default one for each core.")
     ] = None,
     script: Annotated[
         Path | None,
@@ -51,21 +51,28 @@ def emulate(
         Path | None, typer.Option(help="A folder for pages that explain what was found.")
     ] = None,
     coverage: Annotated[
-        bool, typer.Option("--coverage", help="Print what none of the runs reached, by line of the module.")
+        bool, typer.Option("--coverage", help="Print what no run reached, by line of the module.")
     ] = False,
     as_json: out.Json = False,
 ) -> None:
-    """Execute a variant's PTX with the emulator's checks and compare with the reference; status 1 if any fails.
+    """Run a variant's PTX with the emulator's checks and compare with the reference; status 1 if any fails.
 
-    With --script, run a program that uses CuTe DSL, TileLang, Triton or the driver's calls from Python and check every
-    launch. This verifies kernels that are written for NVIDIA GPUs before they run there: it is no platform to run them on,
-    and nothing is translated.
+    With --script, run a program that uses CuTe DSL, TileLang, Triton or the driver's calls from Python and
+    check every launch. This verifies kernels for NVIDIA GPUs before they run on one. It is not a platform to
+    run them on, and nothing is translated.
     """
     if script is not None and name is None:
         _script.run(
-            ctx, script, arch=arch, interleavings=interleavings, seed=seed, sms=sms, explain=explain, coverage=coverage,
+            ctx,
+            script,
+            arch=arch,
+            interleavings=interleavings,
+            seed=seed,
+            sms=sms,
+            explain=explain,
+            coverage=coverage,
             as_json=as_json,
-        )  # fmt: skip
+        )
         return
     if name is None or script is not None:
         raise InvalidArgumentError(
@@ -91,12 +98,12 @@ def emulate(
             for item, launch in chosen
             for interleaving in sequence(interleavings, seed)
         ]
-        # Threads suffice: the emulator's core runs outside of Python's lock.
+        # Threads suffice: the emulator's core runs without Python's lock.
         with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-            for row, found in pool.map(lambda run: _attempt(*run), runs):
+            for row, covered in pool.map(lambda run: _attempt(*run), runs):
                 bar.update(task, description=f"{row['workload']} {row['interleaving']}", advance=1)
                 rows.append(row)
-                reached = reached.merged(found)
+                reached = reached.merged(covered)
     failed = [row for row in rows if not row["ok"]]
     if as_json:
         for row in rows:
@@ -126,9 +133,8 @@ def emulate(
         if explain is not None:
             _script.explain_variant(variant, chosen, failed, explain)
         if coverage:
-            typer.echo(
-                f"What {len(rows)} runs reached together: {reached.describe(reach.source_text(variant, reached))}"
-            )
+            text = reached.describe(reach.source_text(variant, reached))
+            typer.echo(f"What {len(rows)} runs reached together: {text}")
         for row in failed[:5]:
             out.error_console().print(
                 f"{row['workload']} under {row['interleaving']}: {row['failure']}",
@@ -141,39 +147,46 @@ def emulate(
 
 
 def _workloads(variant: Variant, name: str | None) -> list[tuple[Workload, dict[str, int]]]:
-    """What to run, each with the launch dims to fix."""
+    """The workloads to run, each with the launch dims to fix."""
     from .. import problems
     from ..verification import reach, trial
 
     if name is None:
         return reach.workloads(variant)
     wanted = problems.get(variant.op).workload(name)
-    found: list[tuple[Workload, dict[str, int]]] = [
+    accepted: list[tuple[Workload, dict[str, int]]] = [
         (item, {}) for item in trial.workloads(variant, wanted.tier) if item.name.startswith(name)
     ]
-    if not found:
+    if not accepted:
         raise InvalidArgumentError(
             "--workload",
             expected=f"one that {variant.id} accepts",
             got=repr(name),
             fix="leave it out for those of the emulator",
         )
-    return found
+    return accepted
 
 
 def _attempt(
     variant: Variant, workload: Workload, launch: dict[str, int], interleaving: Interleaving, example: Any
 ) -> tuple[dict[str, Any], Coverage]:
-    """One run, and what it reached; findings and wrong results are both failures, and the interleaving in the row replays them."""
+    """One run and what it reached. Findings and wrong results are failures; the interleaving replays them."""
     from ..emulator import Coverage, EmulatorError
     from ..executors import Emulator
     from ..verification import trial
 
     executor = Emulator(interleaving)
     row: dict[str, Any] = {
-        "workload": workload.name, "interleaving": str(interleaving), "instructions": None, "seconds": None, "worst": None,
-        "launch": launch, "ok": False, "failure": "", "counters": {},
-    }  # fmt: skip
+        "workload": workload.name,
+        "interleaving": str(interleaving),
+        "instructions": None,
+        "seconds": None,
+        "worst": None,
+        "launch": launch,
+        "ok": False,
+        "failure": "",
+        "counters": {},
+    }
     try:
         result = trial.run(variant, workload, executor, example=example, launch=launch)
     except EmulatorError as error:
@@ -192,7 +205,7 @@ def _counted(report: Report) -> dict[str, Any]:
 
 
 def _counters(rows: list[dict[str, Any]]) -> None:
-    """What the first run of each workload moved and executed."""
+    """Print what the first run of each workload moved and executed."""
     seen: Counter[str] = Counter()
     cells = []
     for row in rows:

@@ -21,8 +21,8 @@ def write(
     from ..integrations import hf_kernels
 
     made = hf_kernels.export(folder)
-    found = {"folder": made.folder, "id": made.id, "files": made.files, "bytes": made.bytes}
+    summary = {"folder": made.folder, "id": made.id, "files": made.files, "bytes": made.bytes}
     if as_json:
-        out.print_json(found)
+        out.print_json(summary)
         return
-    out.show(out.table("", tuple(found), [tuple(map(str, found.values()))]))
+    out.show(out.table("", tuple(summary), [tuple(map(str, summary.values()))]))

@@ -26,7 +26,7 @@ from ._machine import gpus
 app = typer.Typer()
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
-# (package, needed at run time, what it is for, how to get it)
+# Package, needed at run time, what it is for, how to get it.
 PACKAGES = (
     ("torch", True, "tensors, references, the interpreter", "`pip install torch`"),
     ("cuda-bindings", True, "kernel launches", "`pip install 'cuda-bindings>=13,<14'`"),
@@ -89,13 +89,13 @@ def _checks() -> Iterator[dict[str, str]]:
     )
     yield from _environment()
     yield from _packages()
-    found = gpus()
-    present = {gpu["arch"] for gpu in found if gpu["arch"]}
+    visible = gpus()
+    present = {gpu["arch"] for gpu in visible if gpu["arch"]}
     needed, generated, compiled, total = _generated(present)
     yield from generated
     yield from _toolchain(needed=compiled < total and not _no_jit())
-    yield from _gpu(found)
-    yield from profiler.doctor(gpu=bool(found))
+    yield from _gpu(visible)
+    yield from profiler.doctor(gpu=bool(visible))
     yield from _bundle(present)
     yield from _cache(compiled, total, needed)
 
@@ -109,8 +109,8 @@ def _no_jit() -> bool:
 
 def _environment() -> Iterator[dict[str, str]]:
     try:
-        held = [row["name"] for row in env.table() if row["set"]]
-        yield _row("environment", OK, ", ".join(held) or "no DSL_KERNELS_ variable is set")
+        names = [row["name"] for row in env.table() if row["set"]]
+        yield _row("environment", OK, ", ".join(names) or "no DSL_KERNELS_ variable is set")
     except DslKernelError as error:
         yield _row("environment", BROKEN, f"{error.subject} = {error.got}", error.fix)
     known = {var.name for var in vars(env).values() if isinstance(var, env.EnvVar)}
@@ -129,25 +129,27 @@ def _packages() -> Iterator[dict[str, str]]:
     from ..timing.bench import version
 
     for name, needed, purpose, fix in PACKAGES:
-        held = version(name)
-        status = OK if held else BROKEN if needed else NOTE
-        yield _row(name, status, held or f"not installed (for {purpose})", fix)
+        installed = version(name)
+        status = OK if installed else BROKEN if needed else NOTE
+        yield _row(name, status, installed or f"not installed (for {purpose})", fix)
     toolchains = list(backends.toolchains())
-    unusable = _unusable(tuple(name for name, found in toolchains if not isinstance(found, DslKernelError)))
-    for name, found in toolchains:
-        if isinstance(found, DslKernelError):
-            yield _row(name, NOTE, f"{found.subject}: {found.got} (for compiling {name} variants)", found.fix)
+    importable = tuple(name for name, versions in toolchains if not isinstance(versions, DslKernelError))
+    unusable = _unusable(importable)
+    for name, versions in toolchains:
+        if isinstance(versions, DslKernelError):
+            missing = f"{versions.subject}: {versions.got} (for compiling {name} variants)"
+            yield _row(name, NOTE, missing, versions.fix)
             continue
-        versions = ", ".join(map(" ".join, found.items())) or "needs no package"
+        text = ", ".join(map(" ".join, versions.items())) or "needs no package"
         if name in unusable:
-            yield _row(name, NOTE, f"{versions}: cannot be imported: {unusable[name]}", "install it again")
+            yield _row(name, NOTE, f"{text}: cannot be imported: {unusable[name]}", "install it again")
         else:
-            yield _row(name, OK, versions)
+            yield _row(name, OK, text)
 
 
 @functools.cache
 def _unusable(names: tuple[str, ...]) -> dict[str, str]:
-    """Which DSLs cannot be imported, and what they say: each in a process of its own, where it may also crash."""
+    """The DSLs that cannot be imported, with the error; each is tried in its own process, as it may crash."""
     code = "import sys; from dsl_kernels import backends; backends.get(sys.argv[1]).load()"
     running = {
         name: subprocess.Popen(
@@ -155,35 +157,35 @@ def _unusable(names: tuple[str, ...]) -> dict[str, str]:
         )
         for name in names
     }
-    said = {name: process.communicate()[1].strip() for name, process in running.items()}
+    errors = {name: process.communicate()[1].strip() for name, process in running.items()}
     return {
-        name: said[name].splitlines()[-1] if said[name] else f"exit status {process.returncode}"
+        name: errors[name].splitlines()[-1] if errors[name] else f"exit status {process.returncode}"
         for name, process in running.items()
         if process.returncode
     }
 
 
 def _generated(present: set[str]) -> tuple[str, list[dict[str, str]], int, int]:
-    """What this machine needs compiled, in words, rows about the generated set, and how many of these are compiled.
+    """What this machine needs compiled, in words; rows about the generated set; compiled and needed variants.
 
-    A GPU needs the variants of its architecture, and a machine without one those of its bundle, else all: the emulator
-    runs any.
+    A machine with a GPU needs the variants of its architecture. A machine without one needs those of its
+    bundle, or all without a bundle, because the emulator runs any.
     """
     from ..runtime import bundle, cache, store
 
     try:
-        held = variants.variants()
+        generated = variants.variants()
         root = variants.generated_root()
         bundled = bundle.active()
     except DslKernelError as error:
         return "", [_row("generated set", BROKEN, error.got, error.fix)], 0, 0
     altered = [
         v.id
-        for v in held
+        for v in generated
         if bundled is None or root != bundled.root
         if not v.path.is_file() or hashlib.sha256(v.path.read_bytes()).hexdigest() != v.sha256
     ]
-    rows = [_row("generated set", OK, f"{len(held)} variants as the manifest has them, in {root}")]
+    rows = [_row("generated set", OK, f"{len(generated)} variants as the manifest has them, in {root}")]
     if altered:
         listed = ", ".join(altered[:3]) + (" ..." if len(altered) > 3 else "")
         rows = [
@@ -195,7 +197,7 @@ def _generated(present: set[str]) -> tuple[str, list[dict[str, str]], int, int]:
             )
         ]
     archs = present or ({bundled.arch} if bundled is not None else set())
-    wanted = [v for v in held if not archs or v.arch in archs]
+    wanted = [v for v in generated if not archs or v.arch in archs]
     missing = store.outside_bundle(wanted)
     compiled = len(wanted) - len(missing)
     for variant in missing:
@@ -239,11 +241,15 @@ def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
             continue
         row = gpu_row(gpu["arch"], gpu["name"], gpu["sms"])
         note = row.note
+        fix = (
+            "nothing for results; for speed, `python -m dsl_kernels bench --tune` "
+            "and a row in dsl_kernels/arch.py"
+        )
         yield _row(
             f"GPU {index}",
             NOTE if note else OK,
             f"{found_here}, {gpu['arch']}" + (f"; {note}" if note else ""),
-            "nothing for results; for speed, `python -m dsl_kernels bench --tune` and a row in dsl_kernels/arch.py",
+            fix,
         )
         yield _tables(f"tuned table {index}", row)
     if re.search(r"\+cpu$", version("torch") or ""):
@@ -251,7 +257,7 @@ def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
 
 
 def _tables(check: str, gpu: GpuSpec) -> dict[str, str]:
-    """Whose measured points choose on a GPU, by operation, or by form where those of one differ."""
+    """Whose measured points select variants on a GPU, by operation, or by form if its forms differ."""
     whose: dict[str, list[str]] = {}
     try:
         for op in problems.names():
@@ -278,23 +284,23 @@ def _bundle(present: set[str]) -> Iterator[dict[str, str]]:
     from ..runtime import bundle
 
     try:
-        held = bundle.active()
-        if held is None:
+        opened = bundle.active()
+        if opened is None:
             return
-        wrong = [error for _, error in held.check(variants.variants()) if error is not None]
+        wrong = [error for _, error in opened.check(variants.variants()) if error is not None]
     except DslKernelError as error:
         yield _row("bundle", BROKEN, f"{error.subject}: {error.got}", error.fix)
         return
-    if present and held.arch not in present:
+    if present and opened.arch not in present:
         gpu = " and ".join(sorted(present))
         fix = f"use a bundle written with --arch {gpu}"
-        yield _row("bundle", BROKEN, f"{held.root} is for {held.arch}, and the GPU here is {gpu}", fix)
+        yield _row("bundle", BROKEN, f"{opened.root} is for {opened.arch}, and the GPU here is {gpu}", fix)
     elif wrong:
         yield _row(
             "bundle", BROKEN, f"{len(wrong)} variants do not fit, first {wrong[0].subject}", wrong[0].fix
         )
     else:
-        yield _row("bundle", OK, f"{held.root}: {len(held.entries)} variants for {held.arch}")
+        yield _row("bundle", OK, f"{opened.root}: {len(opened.entries)} variants for {opened.arch}")
 
 
 def _cache(compiled: int, total: int, needed: str) -> Iterator[dict[str, str]]:
@@ -304,15 +310,15 @@ def _cache(compiled: int, total: int, needed: str) -> Iterator[dict[str, str]]:
     try:
         root = cache.cache_root()
         storage.require_trusted(root, *root.glob("*/*"), *root.glob("*"))
-        held = cache.entries()
+        artifacts = cache.entries()
     except (DslKernelError, ImportError, OSError) as error:
-        # A bundle or the interpreter does without a cache.
+        # With a bundle, or with the interpreter, the library works without a cache.
         state = NOTE if compiled == total else BROKEN
         told = f"{error.subject}: {error.got}" if isinstance(error, DslKernelError) else str(error)
         yield _row("cache", state, told, error.fix if isinstance(error, DslKernelError) else fix)
         return
     writable = _writable(root)
-    size = f"{len(held)} artifacts, {out.size_text(sum(entry.bytes for entry in held))}"
+    size = f"{len(artifacts)} artifacts, {out.size_text(sum(entry.bytes for entry in artifacts))}"
     state = OK if writable else NOTE if compiled == total else BROKEN
     yield _row(
         "cache",

@@ -1,4 +1,8 @@
-"""Commands that say why a kernel is slow: profile target, collect, read, roadmap, diff, data, kernels, static, regions, timeline, calibrate, schema."""
+"""Commands that say why a kernel is slow: the group `profile`.
+
+Its commands: target, collect, read, roadmap, diff, data, kernels, static, regions, timeline, calibrate,
+schema.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +40,20 @@ Kernel = Annotated[str | None, typer.Option(help="Regular expression searched in
 Workload = Annotated[
     str | None, typer.Option(help="Workload to begin with; by default the first one that fits.")
 ]
-Executor = Annotated[str | None, typer.Option(help="cuda or emulator; by default cuda where there is a GPU.")]
+Executor = Annotated[str | None, typer.Option(help="cuda or emulator; by default cuda if there is a GPU.")]
 Extract = Annotated[
     Path | None, typer.Option(help="Write what was read as JSON, which holds no code and may be kept.")
 ]
-Markdown = Annotated[bool, typer.Option("--markdown", help="A page a kernel, at most 60 lines.")]
-Arch = Annotated[str, typer.Option(help="Architecture to select for, off the GPU.")]
-RECORDS = {"report": profile.KernelReport, "fingerprint": profile.Fingerprint, "diagnosis": profile.Diagnosis, "diff": profile.Diff, "roadmap": profile.Roadmap, "regions": profile.Regions}  # fmt: skip
+Markdown = Annotated[bool, typer.Option("--markdown", help="A page for each kernel, at most 60 lines.")]
+Arch = Annotated[str, typer.Option(help="Architecture to select for, if there is no GPU.")]
+RECORDS = {
+    "report": profile.KernelReport,
+    "fingerprint": profile.Fingerprint,
+    "diagnosis": profile.Diagnosis,
+    "diff": profile.Diff,
+    "roadmap": profile.Roadmap,
+    "regions": profile.Regions,
+}
 
 
 @profile_app.command()
@@ -54,13 +65,13 @@ def target(
     launches: Annotated[int, typer.Option(min=1, help="Launches that the profiler sees.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     apart: Annotated[
-        bool, typer.Option("--apart", help="Launch without attributes that regard other kernels.")
+        bool, typer.Option("--apart", help="Launch without the cooperative and programmatic attributes.")
     ] = False,
 ) -> None:
-    """Run one kernel for a profiler to look at: inputs, warm-up, then its launches between profiler start and stop.
+    """Run one kernel for a profiler to look at: inputs, warm-up, then the launches that it is to see.
 
-    With --apart, as `profile collect` asks for, a profiler can repeat kernels whose CTAs wait for one another, on a GPU
-    that does nothing else.
+    Those launches lie between profiler start and stop. With --apart, which `profile collect` passes, a
+    profiler can replay kernels whose CTAs wait for one another, on a GPU that does nothing else.
     """
     from ..runtime.launch import loaded_apart
     from ..timing.bench import require_gpu
@@ -71,16 +82,16 @@ def target(
     from ..profile import targets
 
     with torch.inference_mode(), loaded_apart() if apart else nullcontext():
-        made = targets.target(op, out.dims_of(dim or []), variant, form=form, seed=seed)
-        targets.look([made], launches)
-    out.error_console().print(f"launched {made.label}", markup=False)
+        launched = targets.target(op, out.dims_of(dim or []), variant, form=form, seed=seed)
+        targets.look([launched], launches)
+    out.error_console().print(f"launched {launched.label}", markup=False)
 
 
 @profile_app.command()
 def kernels(
     op: Op, dim: out.Dims = None, variant: Impl = None, form: Form = None, as_json: out.Json = False
 ) -> None:
-    """The kernels that one call launches, with their times, by tracing: needs a GPU but no counters."""
+    """The kernels that one call launches, with their times from tracing; needs a GPU but no counters."""
     from ..timing.bench import require_gpu
 
     require_gpu()
@@ -89,14 +100,14 @@ def kernels(
     from ..profile import targets
 
     with torch.inference_mode():
-        made = targets.target(op, out.dims_of(dim or []), variant, form=form)
-        found = targets.activity(made)
+        launched = targets.target(op, out.dims_of(dim or []), variant, form=form)
+        launches = targets.activity(launched)
     if as_json:
-        typer.echo(profile.dump(found), nl=False)
+        typer.echo(profile.dump(launches), nl=False)
         return
-    rows = ((item.metrics[metrics.DURATION] / 1e3, item.kernel) for item in found)
-    out.show(out.table(made.label, ("us", "kernel"), rows, right=("us",)))
-    _not_read(found[0] if found else None)
+    rows = ((item.metrics[metrics.DURATION] / 1e3, item.kernel) for item in launches)
+    out.show(out.table(launched.label, ("us", "kernel"), rows, right=("us",)))
+    _not_read(launches[0] if launches else None)
 
 
 @profile_app.command("collect")
@@ -124,10 +135,11 @@ def collect(
 ) -> None:
     """Collect the counters of a kernel with Nsight Compute and diagnose it.
 
-    The report (.ncu-rep, it holds the kernel's code) and its counters (.csv) are kept in the folder.
+    The report (.ncu-rep, which contains the kernel's code) and its counters (.csv) stay in the folder.
     """
     chip = chip or _chip()
-    for name, value, known in (("--cache", cache, list(collector.CACHES)), ("--chip", chip, list(metrics.CHIPS.values()))):  # fmt: skip
+    chips = list(metrics.CHIPS.values())
+    for name, value, known in (("--cache", cache, list(collector.CACHES)), ("--chip", chip, chips)):
         if value not in known:
             raise InvalidArgumentError(
                 name, expected=" or ".join(known), got=repr(value), fix=did_you_mean(value, known)
@@ -172,7 +184,7 @@ def read(
     ],
     kernel: Kernel = None,
     op: Annotated[
-        str | None, typer.Option(help="What the kernel computes: then bytes used are known.")
+        str | None, typer.Option(help="What the kernel computes, which tells the bytes it uses.")
     ] = None,
     dim: out.Dims = None,
     variant: Impl = None,
@@ -181,7 +193,7 @@ def read(
     markdown: Markdown = False,
     as_json: out.Json = False,
 ) -> None:
-    """Diagnose what a profiler wrote: causes, evidence, what to change, and the most that could gain. Needs no GPU."""
+    """Diagnose what a profiler wrote: causes, evidence, changes and their largest gain. Needs no GPU."""
     shared.diagnose(shared.read(path, kernel), op, dim, variant, form, extract, markdown, as_json)
 
 
@@ -191,21 +203,21 @@ def roadmap(
     kernel: Kernel = None,
     op: Annotated[
         str | None,
-        typer.Option(help="What the kernel computes: then bytes used, and work a second, are known."),
+        typer.Option(help="What the kernel computes, which tells the bytes it uses and its work per second."),
     ] = None,
     dim: out.Dims = None,
     variant: Impl = None,
     form: Form = None,
     baseline: Annotated[
-        float | None, typer.Option(min=0.0, help="Microseconds of what the kernel is held against.")
+        float | None, typer.Option(min=0.0, help="Microseconds of what to compare the kernel with.")
     ] = None,
     as_json: out.Json = False,
 ) -> None:
     """What to change in which order, and the least time that each change could lead to. Needs no GPU."""
     chosen = max(shared.read(path, kernel), key=lambda one: one.metrics.get(metrics.DURATION, 0.0))
     work = shared.workload(op, dim, variant, form) if op is not None else None
-    (found,) = shared.diagnosed([chosen], work)
-    made = profile.roadmap(found, shared.units(found.fingerprint.workload), baseline)
+    (diagnosis,) = shared.diagnosed([chosen], work)
+    made = profile.roadmap(diagnosis, shared.units(diagnosis.fingerprint.workload), baseline)
     if made is None:
         raise InvalidArgumentError(
             str(path),
@@ -216,15 +228,24 @@ def roadmap(
     if as_json:
         typer.echo(profile.dump(made), nl=False)
         return
-    columns = ("change", "knobs", "alone us", "us", *((f"{made.unit} a second",) if made.unit else ()), "DRAM", *(("of the baseline",) if baseline else ()))  # fmt: skip
+    rates = (f"{made.unit} a second",) if made.unit else ()
+    ratios = ("of the baseline",) if baseline else ()
+    columns = ("change", "knobs", "alone us", "us", *rates, "DRAM", *ratios)
     rows = []
     for one in (made.now, *made.phases):
-        rows.append((
-            one.finding.lever or "as it is", "; ".join(f"{k}: {v}" for k, v in one.finding.knobs.items()), one.alone_us, one.us,
-            *((out.rate({"": one.per_second or 0.0}),) if made.unit else ()), None if one.dram is None else f"{one.dram:.0%}",
-            *((one.ratio,) if baseline else ()),
-        ))  # fmt: skip
-    out.show(out.table(f"{made.kernel}: at best, one change after the other", columns, rows, right=columns[2:], fold=columns[:2]))  # fmt: skip
+        rows.append(
+            (
+                one.finding.lever or "as it is",
+                "; ".join(f"{k}: {v}" for k, v in one.finding.knobs.items()),
+                one.alone_us,
+                one.us,
+                *((out.rate({"": one.per_second or 0.0}),) if rates else ()),
+                None if one.dram is None else f"{one.dram:.0%}",
+                *((one.ratio,) if ratios else ()),
+            )
+        )
+    title = f"{made.kernel}: at best, one change after the other"
+    out.show(out.table(title, columns, rows, right=columns[2:], fold=columns[:2]))
     for finding in made.limits:
         out.console().print(f"At a limit: {finding.headline}. {finding.lever}.", markup=False, soft_wrap=True)
     if made.floor_us is not None:
@@ -238,16 +259,14 @@ def data(
     path: Annotated[Path, typer.Argument(help="Ids: a safetensors file, or a NumPy .npy file.")],
     tensor: Annotated[
         str | None,
-        typer.Option(
-            help="Name of the tensor in a safetensors file; by default its only one of integers with two axes."
-        ),
+        typer.Option(help="Tensor in a safetensors file; by default its only one of integers with two axes."),
     ] = None,
-    page: Annotated[int, typer.Option(min=1, help="Tokens of a page.")] = 64,
+    page: Annotated[int, typer.Option(min=1, help="Tokens in a page.")] = 64,
     row_bytes: Annotated[
         int,
         typer.Option(min=1, help="Bytes of a token: 1152 in bf16 with rope, 656 in fp8, 584 in DeepSeek-V4."),
     ] = 1152,
-    gpu: Annotated[str, typer.Option(help="GPU whose L2 the distinct tokens are held against.")] = "H200",
+    gpu: Annotated[str, typer.Option(help="GPU whose L2 the distinct tokens are compared with.")] = "H200",
     as_json: out.Json = False,
 ) -> None:
     """What ids ask of memory: valid share, reuse, runs, pages, order. Counted, so no GPU is needed."""
@@ -256,23 +275,34 @@ def data(
     from ..profile import data as counted
 
     require_known("--gpu", gpu, GPUS, "GPU")
-    found = counted.describe_ids(counted.read_ids(path, tensor), page, row_bytes)
+    ids = counted.describe_ids(counted.read_ids(path, tensor), page, row_bytes)
     if as_json:
-        typer.echo(profile.dump(found), nl=False)
+        typer.echo(profile.dump(ids), nl=False)
         return
     l2 = GPUS[gpu].l2_bytes
+    distinct = f"{ids.unique_bytes / 1e6:.1f} MB of {ids.row_bytes}-byte rows"
+    served = 1 - 1 / ids.reuse if ids.reuse else 0.0
     rows = (
-        ("rows x ids", f"{found.rows} x {found.k}", f"a row has {found.shortest} to {found.longest} valid ones"),
-        ("valid", f"{found.valid:.1%}", "the others are padding"),
-        ("distinct tokens", f"{found.distinct}", f"{found.unique_bytes / 1e6:.1f} MB of {found.row_bytes}-byte rows; the L2 of an {gpu} has {l2 / 1e6:.0f}"),
-        ("asked for", f"{found.read_bytes / 1e6:.1f} MB", f"each token {found.reuse:.2f} times: a perfect cache serves {1 - 1 / found.reuse if found.reuse else 0.0:.0%}"),
-        ("repeated in a row", f"{found.repeated:.1%}", "a selection has none"),
-        ("of the next row", f"{found.shared_next:.1%}", "tokens that the next row asks for too"),
-        ("ascending", f"{found.ascending:.1%}", "neighbours in order: all where rows are sorted, half at random"),
-        ("run", f"{found.run:.2f} tokens", "neighbouring tokens that stand in order"),
-        ("pages a row", f"{found.pages:.1f}", f"{found.page_tokens:.1f} of {found.page} tokens on each that is touched"),
-    )  # fmt: skip
-    out.show(out.table(path.name, ("what", "figure", "which means"), rows, right=("figure",), fold=("which means",)))  # fmt: skip
+        ("rows x ids", f"{ids.rows} x {ids.k}", f"{ids.shortest} to {ids.longest} valid ones in a row"),
+        ("valid", f"{ids.valid:.1%}", "the others are padding"),
+        ("distinct tokens", f"{ids.distinct}", f"{distinct}; the L2 of an {gpu} has {l2 / 1e6:.0f}"),
+        (
+            "asked for",
+            f"{ids.read_bytes / 1e6:.1f} MB",
+            f"each token {ids.reuse:.2f} times: a perfect cache serves {served:.0%}",
+        ),
+        ("repeated in a row", f"{ids.repeated:.1%}", "a selection has none"),
+        ("of the next row", f"{ids.shared_next:.1%}", "tokens that the next row asks for too"),
+        ("ascending", f"{ids.ascending:.1%}", "neighbours in order: all in a sorted row, half at random"),
+        ("run", f"{ids.run:.2f} tokens", "adjacent tokens in order"),
+        (
+            "pages a row",
+            f"{ids.pages:.1f}",
+            f"{ids.page_tokens:.1f} of {ids.page} tokens on each touched page",
+        ),
+    )
+    columns = ("what", "figure", "which means")
+    out.show(out.table(path.name, columns, rows, right=("figure",), fold=("which means",)))
 
 
 @profile_app.command("diff")
@@ -280,16 +310,16 @@ def diff(
     a: Annotated[Path, typer.Argument(help="One profile.")],
     b: Annotated[Path, typer.Argument(help="The other.")],
     kernel: Annotated[
-        list[str] | None, typer.Option(help="Regular expression of the kernel: once for both, or one each.")
+        list[str] | None, typer.Option(help="Regular expression of the kernel: one for both, or one each.")
     ] = None,
     as_json: out.Json = False,
 ) -> None:
-    """Two kernels side by side: units, stalls, bytes, registers, waves; of two files by `regions --json`, regions."""
-    held = [shared.regions(path) for path in (a, b)]
-    if held[0] is not None and held[1] is not None:
-        found = profile.diff_regions(held[0], held[1])
-    elif held != [None, None]:
-        by_region, left = (a, b) if held[1] is None else (b, a)
+    """Two kernels side by side: units, stalls, bytes, registers, waves; or two files by `regions --json`."""
+    tables = [shared.regions(path) for path in (a, b)]
+    if tables[0] is not None and tables[1] is not None:
+        difference = profile.diff_regions(tables[0], tables[1])
+    elif tables != [None, None]:
+        by_region, left = (a, b) if tables[1] is None else (b, a)
         raise InvalidArgumentError(
             str(left),
             expected=f"what `profile regions --json` prints, as {by_region} is",
@@ -301,13 +331,14 @@ def diff(
         one, other = (
             profile.fingerprint(shared.read(path, name)[0]) for path, name in ((a, names[0]), (b, names[-1]))
         )
-        found = profile.diff(one, other)
+        difference = profile.diff(one, other)
     if as_json:
-        typer.echo(profile.dump(found), nl=False)
+        typer.echo(profile.dump(difference), nl=False)
         return
-    rows = ((row.figure, row.a, row.b, row.ratio) for row in found.rows)
-    out.show(out.table("", ("figure", found.a[:40], found.b[:40], "b / a"), rows, right=(found.a[:40], found.b[:40], "b / a")))  # fmt: skip
-    for note in found.notes:
+    rows = ((row.figure, row.a, row.b, row.ratio) for row in difference.rows)
+    columns = ("figure", difference.a[:40], difference.b[:40], "b / a")
+    out.show(out.table("", columns, rows, right=columns[1:]))
+    for note in difference.notes:
         out.error_console().print(note, style="yellow", markup=False, soft_wrap=True)
 
 
@@ -319,14 +350,14 @@ def static(
     ] = False,
     as_json: out.Json = False,
 ) -> None:
-    """What a compiled variant says of itself: registers, spills, shared memory, opcodes. Needs no GPU."""
+    """What a compiled variant says about itself: registers, spills, shared memory, opcodes. Needs no GPU."""
     variant = out.variant(name)
-    found = collector.emulated(variant) if emulate else collector.static(variant)
+    report = collector.emulated(variant) if emulate else collector.static(variant)
     if as_json:
-        typer.echo(profile.dump(found), nl=False)
+        typer.echo(profile.dump(report), nl=False)
         return
-    out.show(out.table(found.kernel, ("figure", "value"), sorted(found.metrics.items()), right=("value",)))
-    _not_read(found)
+    out.show(out.table(report.kernel, ("figure", "value"), sorted(report.metrics.items()), right=("value",)))
+    _not_read(report)
 
 
 @profile_app.command("regions")
@@ -340,36 +371,36 @@ def regions(
     coarse: Annotated[
         bool,
         typer.Option(
-            "--coarse", help="Waits for other roles, and all else as one: fewer marks, at half the cost."
+            "--coarse", help="Only waits for other roles, and all else as one: fewer marks, half the cost."
         ),
     ] = False,
     as_json: out.Json = False,
 ) -> None:
     """Where the time inside a kernel goes, by role and region: waits, products, leaves.
 
-    The variant is rendered with probes in it, which read the clock where a region ends, and compiled. In the emulator
-    the clock counts instructions.
+    The variant is rendered and compiled with probes, which read the clock at the end of each region. In the
+    emulator the clock counts instructions.
     """
     from ..profile import regions as probed
     from ..tile.lang import COARSE, SUMS
 
     with out.error_console().status("running"):
         mode = COARSE if coarse else SUMS
-        found = probed.table(_run_with_probes(what, dim, form, workload, executor, arch, mode))
+        table = probed.table(_run_with_probes(what, dim, form, workload, executor, arch, mode))
     if as_json:
-        typer.echo(profile.dump(found), nl=False)
+        typer.echo(profile.dump(table), nl=False)
         return
-    title = f"{found.variant} on {found.workload}, {found.ctas} CTAs"
+    title = f"{table.variant} on {table.workload}, {table.ctas} CTAs"
     columns = ("role", "region", "for", "median", "min", "max", "share")
     rows: list[tuple[Any, ...]] = [
-        ("SM", "all", "", *_ticks(found.sm), ""),
-        ("CTA", "all", "", *_ticks(found.cta), ""),
+        ("SM", "all", "", *_ticks(table.sm), ""),
+        ("CTA", "all", "", *_ticks(table.cta), ""),
     ]
-    for role in found.roles:
+    for role in table.roles:
         rows.append((f"{role.role} x{role.warps}", "all", "", *_ticks(role.ticks), f"{1 - role.lost:.1%}"))
         rows += [("", r.region, r.of, *_ticks(r.ticks), f"{r.share:.1%}") for r in role.regions]
     out.show(out.table(title, columns, rows, right=columns[3:]))
-    for line in (f"In {found.clock}.", f"{found.pace}."):
+    for line in (f"In {table.clock}.", f"{table.pace}."):
         out.console().print(line, markup=False, soft_wrap=True)
 
 
@@ -388,32 +419,32 @@ def timeline(
 ) -> None:
     """What each warp did when: the last regions of each, as a trace for Perfetto and as a picture.
 
-    Products run beside the warps: the row of the tensor core is derived, from their issue until a warp knows that they
-    are done.
+    Products run concurrently with the warps. The tensor core's row is derived: each product lasts from its
+    issue until a warp knows that it is done.
     """
     from ..profile import timeline as lines
     from ..tile.lang import TRACE
 
     with out.error_console().status("running"):
-        found = lines.timeline(
+        trace = lines.timeline(
             _run_with_probes(what, dim, form, workload, executor, arch, TRACE), max(ctas, cta + 1)
         )
-    path.write_text(json.dumps(lines.chrome(found)))
+    path.write_text(json.dumps(lines.chrome(trace)))
     if png is not None:
-        lines.draw(found, png, cta)
-    full = sum(row.full for row in found.rows)
+        lines.draw(trace, png, cta)
+    full = sum(row.full for row in trace.rows)
     lost = f"; the rings of {full} warps were full: marks before what they hold are lost" if full else ""
-    out.console().print(f"wrote {path}, in {found.clock}{lost}", markup=False, soft_wrap=True)
+    out.console().print(f"wrote {path}, in {trace.clock}{lost}", markup=False, soft_wrap=True)
 
 
 @profile_app.command()
 def calibrate(
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Where to write; by default beside the tuned tables.")
+        Path | None, typer.Option("--out", help="Where to write; by default next to the tuned tables.")
     ] = None,
     as_json: out.Json = False,
 ) -> None:
-    """Measure what this GPU's memory allows and record it: the ceilings that diagnoses refer to."""
+    """Measure what this GPU's memory sustains and record it: the ceilings that diagnoses refer to."""
     from ..timing.bench import require_gpu
 
     require_gpu()
@@ -423,16 +454,19 @@ def calibrate(
     with out.progress(as_json) as bar:
         total = len(calibrate.ROW_BYTES) * len(calibrate.FOOTPRINTS) * len(calibrate.ORDERS)
         task = bar.add_task("calibrate", total=total)
-        found = calibrate.calibrate(on_point=lambda point: bar.update(task, advance=1))
-    path = path_of(found.gpu, folder)
-    path.write_text(found.to_json())
+        measured = calibrate.calibrate(on_point=lambda point: bar.update(task, advance=1))
+    path = path_of(measured.gpu, folder)
+    path.write_text(measured.to_json())
     if as_json:
-        out.print_json({"path": path, "dram_gbps": found.dram_gbps, "l2_gbps": found.l2_gbps})
+        out.print_json({"path": path, "dram_gbps": measured.dram_gbps, "l2_gbps": measured.l2_gbps})
         return
-    rows = ((p.row_bytes, out.size_text(p.footprint), p.order, p.gbps, p.method, out.size_text(p.in_flight)) for p in found.points)  # fmt: skip
+    rows = (
+        (p.row_bytes, out.size_text(p.footprint), p.order, p.gbps, p.method, out.size_text(p.in_flight))
+        for p in measured.points
+    )
     out.show(
         out.table(
-            f"{found.gpu}: DRAM {found.dram_gbps:.0f} GB/s, L2 {found.l2_gbps:.0f} GB/s",
+            f"{measured.gpu}: DRAM {measured.dram_gbps:.0f} GB/s, L2 {measured.l2_gbps:.0f} GB/s",
             ("row bytes", "out of", "order", "GB/s", "fastest by", "in flight an SM"),
             rows,
             right=("row bytes", "GB/s"),
@@ -464,7 +498,7 @@ def _run_with_probes(
     arch: str,
     mode: int,
 ) -> Any:
-    """A launch of an operation's selected variant, or of a variant, with its probes on."""
+    """Run an operation's selected variant, or a given variant, with probes."""
     import torch
 
     from .. import problems
@@ -484,8 +518,8 @@ def _run_with_probes(
     gpu = gpu_at_hand(0) if executor == "cuda" else None
     if named is not None:
         return probed.run(named, chosen, executor, mode=mode, inputs=inputs)
-    found = probed.selected(op, chosen, inputs, get_arch(arch).name, gpu)
-    return probed.run(found.variant, chosen, executor, mode=mode, inputs=inputs, launch=found.launch)
+    choice = probed.selected(op, chosen, inputs, get_arch(arch).name, gpu)
+    return probed.run(choice.variant, chosen, executor, mode=mode, inputs=inputs, launch=choice.launch)
 
 
 def _ticks(ticks: profile.Ticks) -> tuple[str, ...]:
@@ -493,15 +527,15 @@ def _ticks(ticks: profile.Ticks) -> tuple[str, ...]:
 
 
 def _chip() -> str:
-    """The chip of this machine's first GPU, by which counters are named."""
-    found = gpus()
-    arch = (found[0]["arch"] or "") if found else ""
+    """The chip of this machine's first GPU, which decides the names of counters."""
+    visible = gpus()
+    arch = (visible[0]["arch"] or "") if visible else ""
     return metrics.CHIPS.get(arch.rstrip("a"), "GH100")
 
 
-def _not_read(found: profile.KernelReport | None) -> None:
-    if found is not None:
-        out.error_console().print(f"not read: {', '.join(found.missing)}", markup=False)
+def _not_read(report: profile.KernelReport | None) -> None:
+    if report is not None:
+        out.error_console().print(f"not read: {', '.join(report.missing)}", markup=False)
 
 
 def _looked_at(
@@ -520,7 +554,8 @@ def _looked_at(
 
     dims = out.dims_of(dim or [])
     targets.require_target(op, dims, variant, form=form)
-    # ncu 2025.3 fails (LaunchFailed) at the second pass over a kernel whose CTAs have to be resident together.
+    # ncu 2025.3 fails (LaunchFailed) at the second pass over a kernel whose CTAs must be co-resident.
+    # together.
     argv = [sys.executable, "-m", "dsl_kernels", "profile", "target", op, "--apart"]
     argv += [part for name, value in dims.items() for part in ("--dim", f"{name}={value}")]
     argv += ["--variant", variant] if variant else []

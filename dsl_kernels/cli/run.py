@@ -42,7 +42,7 @@ def run(
         str | None,
         typer.Option(help="Cache: bf16 (two tensors), joined (one 576-wide row) or fp8 (656-byte tokens)."),
     ] = None,
-    next_n: Annotated[int | None, typer.Option(help="Queries a sequence, 1 to 8.")] = None,
+    next_n: Annotated[int | None, typer.Option(help="Queries for each sequence, 1 to 8.")] = None,
     pages: Annotated[
         int | None, typer.Option(help="Pages of the cache; by default what the sequences need.")
     ] = None,
@@ -53,9 +53,9 @@ def run(
         Path | None, typer.Option(help="A safetensors file with tensors of the step.")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="cuda, interpreter or emulator; by default cuda where there is a GPU.")
+        str | None, typer.Option(help="cuda, interpreter or emulator; by default cuda if there is a GPU.")
     ] = None,
-    arch: Annotated[str | None, typer.Option(help="Architecture off the GPU; sm_90a by default.")] = None,
+    arch: Annotated[str | None, typer.Option(help="Architecture without a GPU; by default sm_90a.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Compare with the references.")] = True,
     sample: Annotated[int, typer.Option(min=1, help="Sequences or rows that the check compares.")] = 4,
@@ -66,7 +66,7 @@ def run(
 ) -> None:
     """One real DSA step (score, select, attend) through the registry, checked, and timed on a GPU.
 
-    Without a GPU the step runs through the interpreter, which executes the tile programs in torch on the CPU.
+    Without a GPU the step runs in the interpreter, which executes the tile programs in torch on the CPU.
     """
     import torch
 
@@ -152,12 +152,12 @@ def run(
 
 
 def _count(inputs: StepInputs) -> int:
-    """Sequences of a decode step, rows of a prefill: what the check samples."""
+    """Sequences of a decode step, or rows of a prefill: what the check samples from."""
     return inputs.tensors["seq_lens" if inputs.kind == "decode" else "k_start"].shape[0]
 
 
 def _size(kind: str, name: str | None, fields: dict[str, Any], workload: Path | None) -> StepSize:
-    """The named size, or plain defaults, with the options that were given over it."""
+    """The named size, or the defaults, with the given options on top."""
     from ..dsa import steps
 
     require_known("kind", kind, steps.KINDS, "kind of step")
@@ -176,7 +176,7 @@ def _size(kind: str, name: str | None, fields: dict[str, Any], workload: Path | 
 
 
 def _timed(inputs: StepInputs, size: StepSize, seed: int, from_file: bool) -> dict[str, Any]:
-    """Times under a CUDA graph: over inputs that rotate past the L2, or of the workload file's own."""
+    """Times under a CUDA graph, over inputs that rotate past the L2 or over those of the workload file."""
     from ..timing import measure
 
     sets = [inputs] if from_file else measure.step_sets(size, seed)
@@ -260,14 +260,12 @@ def bench(
     ] = False,
     regret: Annotated[
         bool,
-        typer.Option(
-            "--regret", help="Where nothing was tuned: time every variant against what is selected."
-        ),
+        typer.Option("--regret", help="At points not tuned: time every variant against the selected one."),
     ] = False,
     sibling: Annotated[
         bool,
         typer.Option(
-            "--sibling", help="With --regret: as on a card without a table, whose points are a sibling's."
+            "--sibling", help="With --regret: select as on a card without a table, from a sibling's points."
         ),
     ] = False,
     to_record: Annotated[
@@ -283,14 +281,16 @@ def bench(
     ] = "",
     limit: Annotated[
         float | None,
-        typer.Option(min=0, help="Begin no point after so many seconds; 0 for none. The wide grid's is 300."),
+        typer.Option(
+            min=0, help="Begin no point after this many seconds; 0: no limit. The wide grid's is 300."
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--out", help="Append JSON lines here; points that it holds are skipped.")
+        Path | None, typer.Option("--out", help="Append JSON lines here; points already in it are skipped.")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Time points that the --out file holds.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Time the --out file's points again.")] = False,
     step: Annotated[
-        bool, typer.Option("--step", help="Attention: time also what it adds to a decode step.")
+        bool, typer.Option("--step", help="Attention: also time what it adds to a decode step.")
     ] = False,
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Time the Triton attention too.")
@@ -311,9 +311,11 @@ def bench(
         return
     if sibling and not regret:
         raise InvalidArgumentError(
-            "--sibling", expected="--regret beside it", got="none",
+            "--sibling",
+            expected="--regret beside it",
+            got="none",
             fix="add --regret: it leaves this card's own tables out of the selection that is judged",
-        )  # fmt: skip
+        )
     if len(what or []) > 1 or (tune and regret):
         raise InvalidArgumentError(
             "bench",
@@ -328,7 +330,12 @@ def bench(
     if op is not None:
         problems.get(op)
     elif dim:
-        raise InvalidArgumentError("--dim", expected="an operation whose sizes they are", got="none", fix="name it: `bench OP --dim ...`")  # fmt: skip
+        raise InvalidArgumentError(
+            "--dim",
+            expected="an operation whose sizes they are",
+            got="none",
+            fix="name it: `bench OP --dim ...`",
+        )
     grid = grid or (None if dim else "serving")
     gpu = timing.require_gpu()
     import torch
@@ -343,17 +350,18 @@ def bench(
     if not points:
         raise out.no_points(grid, point)
     place = {(at.op, at.name): order for order, at in enumerate(points)}
-    held = timing.read_records(output) if output is not None and not again else []
+    recorded = timing.read_records(output) if output is not None and not again else []
     records = timing.Records(output)
-    done = {grids.record_key(row, row.get("environment", {})) for row in held}
+    done = {grids.record_key(row, row.get("environment", {})) for row in recorded}
     mode = {"regret": True, "own": not sibling} if regret else {"rule": grids.SWEPT} if tune else {}
     left = [
-        at for at in points
+        at
+        for at in points
         if grids.record_key({**mode, "op": at.op, "point": at.name}, records.environment) not in done
-    ]  # fmt: skip
+    ]
     seconds = limit if limit is not None else grids.WIDE_SECONDS if grid == "wide" else 0.0
     asked = _Asked(tune, regret, not sibling, step, baseline, check, seed)
-    # Of the points that share their sizes the first of the grid is recorded: grids list ordinary data first.
+    # Of several points with the same sizes, the grid's first is recorded: grids list ordinary data first.
     first: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
     failed: list[str] = []
     path, begun, begin = None, 0, time.monotonic()
@@ -374,13 +382,13 @@ def bench(
                     if entry:
                         mine = (place[at.op, at.name], entry)
                         key = grids.bucket_of(entry)
-                        first[key] = min(first.get(key, mine), mine, key=lambda held: held[0])
+                        first[key] = min(first.get(key, mine), mine, key=lambda item: item[0])
                 except (DslKernelError, torch.OutOfMemoryError) as error:
                     failed.append(f"{at.op} {at.name}: {error}")
                 torch.cuda.empty_cache()
                 bar.update(task, advance=1)
         finally:
-            # A run that breaks off keeps what it tuned so far.
+            # An interrupted run keeps what it has tuned so far.
             entries = [entry for _, entry in first.values()]
             path = grids.write_tuned(gpu, entries, records.environment) if entries else None
     summary = grids.regrets(records.rows) if regret else []
@@ -426,17 +434,18 @@ class _Asked:
 
 
 def _refuse_beside_record(what: list[str] | None, *others: object) -> None:
-    """Refuse what would ask something else about the points of a record.
+    """Refuse options that would ask something else about the points of a record.
 
     Raises:
         InvalidArgumentError: more than one operation, or an option that --record does not take.
     """
     if len(what or []) > 1 or any(others):
         raise InvalidArgumentError(
-            "--record", expected="at most one operation, --point, --limit, --out, --again and --json",
+            "--record",
+            expected="at most one operation, --point, --limit, --out, --again and --json",
             got="more operations, or --grid, --dim, --form, --tune, --regret or --step",
             fix="leave them out: the rows of a record are always the same",
-        )  # fmt: skip
+        )
 
 
 def _report(files: list[Path], page: Path | None) -> None:
@@ -459,7 +468,7 @@ def _generated() -> list[str]:
 
 
 def _compile_runnable(operations: set[str], bar: Any) -> list[str]:
-    """Compile every variant of this GPU that a sweep may time, in worker processes; what went wrong, a line each."""
+    """Compile this GPU's variants of the operations, in worker processes; returns a line for each error."""
     import torch
 
     from .. import executors, variants
@@ -472,7 +481,7 @@ def _compile_runnable(operations: set[str], bar: Any) -> list[str]:
 def _time_point(
     at: Point, asked: _Asked, failed: list[str]
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The record of a point and, when tuning, its tuned entry; the point's tensors are gone on return."""
+    """The record of a point and its tuned entry when tuning; its tensors are freed on return."""
     from ..timing import grids
 
     fixture = grids.prepare(at, asked.seed)
@@ -560,11 +569,9 @@ def _print_records(op: str, gpu: str, records: list[dict[str, Any]]) -> None:
                 record["variant"],
             )
         )
-    columns = (
-        "sizes", "us", "GB/s", "TFLOP/s", "a second", "ceiling us", "ratio", "Triton us", "adds to a step us", "sustained us", "MHz", "W",
-        "variant",
-    )  # fmt: skip
-    # Columns that no record fills are left out.
+    columns = ["sizes", "us", "GB/s", "TFLOP/s", "a second", "ceiling us", "ratio", "Triton us"]
+    columns += ["adds to a step us", "sustained us", "MHz", "W", "variant"]
+    # Show a column other than the first two only if some record fills it.
     shown = [
         at for at, name in enumerate(columns) if at in (0, 1) or any(row[at] is not None for row in rows)
     ]
@@ -574,6 +581,6 @@ def _print_records(op: str, gpu: str, records: list[dict[str, Any]]) -> None:
 
 
 def _clocks(record: dict[str, Any]) -> tuple[float | None, float | None]:
-    """Clock of the SMs and watts: in the middle of a sustained run, else right behind the timing."""
+    """SM clock and watts in the middle of a sustained run, or else just after the timing."""
     seen = record.get("sustained") or record["clocks"]["after"] or {}
     return seen.get("sm_mhz"), seen.get("watts")

@@ -21,7 +21,7 @@ def write(
     ] = None,
     as_json: out.Json = False,
 ) -> None:
-    """Write our ops as Solutions of flashinfer-bench's definitions, which FlashInfer's trace_apply takes too."""
+    """Write our ops as Solutions for flashinfer-bench's definitions, which FlashInfer's trace_apply takes."""
     from ..integrations import flashinfer
 
     files = flashinfer.write_solutions(folder, tuple(definitions or flashinfer.PUBLISHED))

@@ -1,4 +1,4 @@
-"""The command that searches: the fastest variant at the user's own shapes, on the user's own GPU."""
+"""The command that searches for the fastest variant at the user's own shapes, on the user's own GPU: tune."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def tune(
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     as_json: out.Json = False,
 ) -> None:
-    """Search the swept knobs for the fastest variant at your shapes; the registry takes it from then on.
+    """Search the swept knobs for the fastest variant at your shapes; the registry uses it from then on.
 
-    Each variant is compared with the reference before it is timed. What was timed is kept in a journal: run the command
-    again, with a larger budget say, and it goes on where it stopped.
+    Each variant is compared with the reference before it is timed. A journal keeps the times: run the command
+    again, say with a larger budget, and it continues where it stopped.
     """
     from .. import problems
 
@@ -69,19 +69,19 @@ def tune(
             deadline = time.monotonic() + left / (len(points) - place)
             bar.update(task, description=f"render {at.op} {at.name}", completed=0, total=None)
             try:
-                found = search.Search(at, grids.prepare(at, seed), journal, deadline, jobs, tuple(won))
-                row, entry, winner = _search(found, level, bar, task)
+                searched = search.Search(at, grids.prepare(at, seed), journal, deadline, jobs, tuple(won))
+                row, entry, winner = _search(searched, level, bar, task)
             except (DslKernelError, torch.OutOfMemoryError) as error:
                 failed.append(f"{at.op} {at.name}: {error}")
                 if isinstance(error, LaunchError):
                     break
                 continue
-            failed += found.failed
+            failed += searched.failed
             if winner is not None:
                 won[winner.id] = winner
                 rows.append(row)
                 path = search.keep(gpu, [entry], won)
-            del found
+            del searched
             torch.cuda.empty_cache()
     if as_json:
         out.print_json({"gpu": gpu, "points": rows, "failed": failed, "table": path})
@@ -91,37 +91,47 @@ def tune(
         raise typer.Exit(1)
 
 
-def _search(found: Search, level: int, bar: Any, task: Any) -> tuple[dict[str, Any], Any, Any]:
-    """The row of a point's search, its tuned entry and the winner; the last two None where nothing could be timed."""
+def _search(point: Search, level: int, bar: Any, task: Any) -> tuple[dict[str, Any], Any, Any]:
+    """The row of a point's search, its tuned entry and the winner; the last two may be None.
+
+    They are None if nothing could be timed.
+    """
     from .. import registry
     from ..timing import grids, search
 
     def show(name: str) -> None:
-        best = min((timed.us for timed in found.times), default=None)
+        best = min((timed.us for timed in point.times), default=None)
         figure = "" if best is None else f", best {out.figure(best)} us"
-        bar.update(task, completed=found.tried, description=f"time {name}{figure}")
+        bar.update(task, completed=point.tried, description=f"time {name}{figure}")
 
-    call = grids.call_of(found.point, found.fixture)
+    call = grids.call_of(point.point, point.fixture)
     known = search.candidates(call, level)
     bar.update(task, total=len(known))
-    entry = found.run(known, show)
+    entry = point.run(known, show)
     if entry is None:
         return {}, None, None
     before = registry.select(call).variant.id
     us, old = entry["us"][entry["variant"]], entry["us"].get(before)
     row = {
-        "op": found.point.op, "point": found.point.name, "variant": entry["variant"], "launch": entry["launch"], "us": us,
-        "before": before, "before_us": old, "gain": old / us if old else None,
-        "timed": len({timed.variant for timed in found.times}), "candidates": len(known),
-    }  # fmt: skip
+        "op": point.point.op,
+        "point": point.point.name,
+        "variant": entry["variant"],
+        "launch": entry["launch"],
+        "us": us,
+        "before": before,
+        "before_us": old,
+        "gain": old / us if old else None,
+        "timed": len({timed.variant for timed in point.times}),
+        "candidates": len(known),
+    }
     return row, entry, next(variant for variant in known if variant.id == entry["variant"])
 
 
 def seconds_of(text: str) -> float:
-    """A time as people write it, in seconds.
+    """Seconds of a time such as 90, 120s, 10m or 1h.
 
     Raises:
-        InvalidArgumentError: it is none, or no time at all.
+        InvalidArgumentError: the text is not a time, or not between 0 and seven days.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
     seconds = float(match[1]) * UNITS[match[2]] if match else 0.0

@@ -41,7 +41,7 @@ def verify(
         typer.Argument(metavar="[VARIANT]...", help="Variant ids; by default all of the architecture."),
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="cuda, interpreter or emulator; by default cuda where there is a GPU.")
+        str | None, typer.Option(help="cuda, interpreter or emulator; by default cuda if there is a GPU.")
     ] = None,
     tier: Annotated[
         str, typer.Option(help="Workloads: tiny, edge, real, or several with commas.")
@@ -56,7 +56,7 @@ def verify(
     record: Annotated[
         bool,
         typer.Option(
-            "--record", help="Note in dsl_kernels/verification/runs.json where each variant matched."
+            "--record", help="Record in dsl_kernels/verification/runs.json where each variant matched."
         ),
     ] = False,
     as_json: out.Json = False,
@@ -145,7 +145,7 @@ def _of_this_gpu(chosen: list[variants.Variant]) -> list[variants.Variant]:
 def _verify(
     variant: variants.Variant, executor: str, device: str, tiers: list[str], repeats: int, seed: int
 ) -> list[Result]:
-    """Every workload that the variant takes, compared; with repeats, the same bits demanded every time."""
+    """Compare every workload that the variant takes; repeats must give the same bits each time."""
     from .. import executors
     from ..verification import trial
 
@@ -192,7 +192,7 @@ def _same_bits(op: str, workload: Workload, a: Mapping[str, Any], b: Mapping[str
 
 
 def _row(variant: variants.Variant, results: list[Result], error: str | None) -> dict[str, Any]:
-    """What became of a variant: how near its worst figure came to the limit, and every failure."""
+    """A variant's result: the figure that came closest to its limit, and every failure."""
     failures = [error] if error else []
     worst, share = None, -1.0
     for result in results:
@@ -202,6 +202,10 @@ def _row(variant: variants.Variant, results: list[Result], error: str | None) ->
             if limit > 0 and comparison.figures[name] / limit > share:
                 worst, share = f"{name} in {result.workload}", comparison.figures[name] / limit
     return {
-        "variant": variant.id, "workloads": len(results), "worst": worst, "figure": share if worst else None,
-        "failures": failures, "ok": not failures,
-    }  # fmt: skip
+        "variant": variant.id,
+        "workloads": len(results),
+        "worst": worst,
+        "figure": share if worst else None,
+        "failures": failures,
+        "ok": not failures,
+    }

@@ -1,7 +1,7 @@
-"""Other libraries' functions over the ops of this one, with their signatures and meaning.
+"""Other libraries' functions, with their signatures and meaning, on top of this library's ops.
 
-Each module says in its docstring what of its library it serves, argument by argument, and refuses the rest by a typed
-error. `patch` puts the functions in the place of a library's own, for code that imports it by name.
+Each module's docstring says what it serves of its library, argument by argument; the rest is refused with a
+typed error. `patch` replaces a library's functions, for code that imports the library by name.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from types import ModuleType
 
 from ..arguments import require_known
 
+# The module, or namespace of torch's ops, whose functions each module of this package has.
 LIBRARIES = {
     "flash_mla": "flash_mla",
     "deep_gemm": "deep_gemm",
     "vllm_topk": "torch.ops._C",
     "sgl_topk": "sgl_kernel",
 }
-"""Modules of this package, and the module (or namespace of torch's ops) whose functions each has."""
 
 
 def patch(*names: str, max_logits: bool = True) -> dict[str, ModuleType]:
-    """Put the functions of modules of this package in the place of their libraries'; where a library is not installed, a module.
+    """Replace the functions of other libraries with those of this package; a missing library is made.
 
     Args:
         names: names of `LIBRARIES`; all of them by default.
-        max_logits: whether FlashMLA's prefill works out the largest logits, which takes about as long again; False for an engine
-            that drops them, and then finds None.
+        max_logits: whether FlashMLA's prefill also computes the largest logits, which doubles its time. With
+            False it returns None for them, for an engine that drops them anyway.
 
     Returns:
-        The libraries' modules by name, as they are now.
+        The patched modules by the names of their libraries.
 
     Raises:
-        UnknownNameError: a name that is not among these; lists the near misses.
+        UnknownNameError: a name not in `LIBRARIES`; the error lists similar ones.
     """
-    found: dict[str, ModuleType] = {}
+    patched: dict[str, ModuleType] = {}
     for name in names or LIBRARIES:
         require_known("module of dsl_kernels.compat", name, LIBRARIES, "module")
         ours, library = importlib.import_module(f"{__name__}.{name}"), LIBRARIES[name]
@@ -51,5 +51,5 @@ def patch(*names: str, max_logits: bool = True) -> dict[str, ModuleType]:
             if not max_logits and "max_logits" in inspect.signature(function).parameters:
                 function = functools.partial(function, max_logits=False)
             setattr(theirs, name_of_function, function)
-        found[library] = theirs
-    return found
+        patched[library] = theirs
+    return patched

@@ -1,20 +1,23 @@
-"""DeepGEMM's scores of the lightning indexer over `ops.lightning_indexer`: its signatures (deepseek-ai/DeepGEMM, 54e2261).
+"""DeepGEMM's scores of the lightning indexer by `ops.lightning_indexer` (deepseek-ai/DeepGEMM, 54e2261).
 
 | DeepGEMM | here |
 | --- | --- |
 | `get_paged_mqa_logits_metadata(...)` | zeros of its shape: nothing is planned |
-| `fp8_paged_mqa_logits`, `fp8_fp4_paged_mqa_logits` with `q` fp8 | what `ops.lightning_indexer` takes: 1 to 64 heads, dims and pages of any whole 16; `context_lens` as there |
+| `fp8_paged_mqa_logits`, `fp8_fp4_paged_mqa_logits` with `q` fp8 | what `ops.lightning_indexer` takes |
+| their heads, dims and pages | 1 to 64 heads; dims and tokens of a page in multiples of 16 |
+| their `context_lens` | as in DeepGEMM |
 | `indices` (several rows of one sequence) | not read: each row has its own length and row of `block_table` |
 | `schedule_meta` | not read |
-| `clean_logits` of paged scores | served, which DeepGEMM refuses; the scores are filled before the kernel |
-| `fp8_mqa_logits`, `fp8_fp4_mqa_logits` with `q` fp8 | what `ops.lightning_indexer_prefill` takes, of the same heads and dims |
-| `clean_logits` | -inf outside of a row's keys, filled before the kernel |
-| `max_seqlen_k` other than 0 (compressed scores) | served; with `clean_logits`, which DeepGEMM refuses, too |
+| `clean_logits` of paged scores | served, though DeepGEMM refuses it; filled before the kernel |
+| `fp8_mqa_logits`, `fp8_fp4_mqa_logits` with `q` fp8 | `ops.lightning_indexer_prefill`, same heads and dims |
+| `clean_logits` | -inf outside a row's keys, filled before the kernel |
+| `max_seqlen_k` other than 0 (compressed scores) | served, also with `clean_logits`, unlike DeepGEMM |
 | `q` with scales (MXFP4) | refused |
 | `logits_dtype` | float32 or bfloat16 |
 | `weights` in bfloat16 | served; torch converts them to float32 before the kernel |
 
-Rows of scores are 1,024 bytes or a multiple of it apart, as there. Columns that are not scored hold whatever the memory held.
+Rows of scores are a multiple of 1,024 bytes apart, as in DeepGEMM. Columns that are not scored are
+uninitialised.
 """
 
 from __future__ import annotations
@@ -27,9 +30,12 @@ from ..arguments import integer, named_as, require, require_dense
 from ..ops import lightning_indexer, lightning_indexer_prefill
 
 __all__ = [
-    "fp8_fp4_mqa_logits", "fp8_fp4_paged_mqa_logits", "fp8_mqa_logits", "fp8_paged_mqa_logits",
+    "fp8_fp4_mqa_logits",
+    "fp8_fp4_paged_mqa_logits",
+    "fp8_mqa_logits",
+    "fp8_paged_mqa_logits",
     "get_paged_mqa_logits_metadata",
-]  # fmt: skip
+]
 
 ROW_BYTES = 1024
 FP8 = "fp8 queries, whose scales are folded into weights"
@@ -40,15 +46,16 @@ Scaled = tuple[torch.Tensor, torch.Tensor | None]
 def get_paged_mqa_logits_metadata(
     context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """[num_sms + 1, 2] int32 zeros, for callers that keep a buffer of that shape.
+    """Int32 zeros of shape [num_sms + 1, 2], for callers that keep a buffer of that shape.
 
     Args:
-        context_lens: gives the device.
+        context_lens: its device is that of the result.
         block_kv, indices: not read.
         num_sms: at least 1.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: `num_sms` is no such number, or `context_lens` no tensor.
+        ArgumentTypeError, InvalidArgumentError: `num_sms` is not such a number, or `context_lens` not a
+            tensor.
     """
     require_dense("context_lens", context_lens)
     return context_lens.new_zeros((integer("num_sms", num_sms, 1, 1 << 20) + 1, 2), dtype=torch.int32)
@@ -69,9 +76,17 @@ def fp8_paged_mqa_logits(
 ) -> torch.Tensor:
     """As `fp8_fp4_paged_mqa_logits` of (q, None), with scores in float32."""
     return fp8_fp4_paged_mqa_logits(
-        (q, None), kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits,
-        indices=indices, executor=executor,
-    )  # fmt: skip
+        (q, None),
+        kv_cache,
+        weights,
+        context_lens,
+        block_table,
+        schedule_meta,
+        max_context_len,
+        clean_logits,
+        indices=indices,
+        executor=executor,
+    )
 
 
 def fp8_fp4_paged_mqa_logits(
@@ -99,15 +114,15 @@ def fp8_fp4_paged_mqa_logits(
         schedule_meta, indices: not read.
         max_context_len: columns of the result.
         clean_logits: whether columns past a row's length are -inf.
-        logits_dtype: of the result.
-        executor: as `ops.lightning_indexer`.
+        logits_dtype: dtype of the result.
+        executor: as in `ops.lightning_indexer`.
 
     Returns:
         [b * next_n, max_context_len] of `logits_dtype`, rows a multiple of 1,024 bytes apart.
 
     Raises:
         InvalidArgumentError: what the table above refuses; names the argument.
-        As `ops.lightning_indexer`.
+        As in `ops.lightning_indexer`.
     """
     values = _values(q)
     require(
@@ -116,15 +131,33 @@ def fp8_fp4_paged_mqa_logits(
     b, next_n, heads, _ = values.shape
     columns = integer("max_context_len", max_context_len, 1)
     fits = weights.dim() == 2 and weights.shape == (b * next_n, heads)
-    require("weights", fits, f"[b * next_n, heads] = [{b * next_n}, {heads}]", str(tuple(weights.shape)), "pass one weight a row and head")  # fmt: skip
+    require(
+        "weights",
+        fits,
+        f"[b * next_n, heads] = [{b * next_n}, {heads}]",
+        str(tuple(weights.shape)),
+        "pass one weight a row and head",
+    )
     require_dense("kv_cache", kv_cache)
-    require("kv_cache", kv_cache.dim() == 4, "[pages, page_size, 1, dim + 4]", str(tuple(kv_cache.shape)), "pass four dimensions")  # fmt: skip
+    require(
+        "kv_cache",
+        kv_cache.dim() == 4,
+        "[pages, page_size, 1, dim + 4]",
+        str(tuple(kv_cache.shape)),
+        "pass four dimensions",
+    )
     logits = _rows((b, next_n), columns, values, logits_dtype, clean_logits)
     with named_as(k_cache="kv_cache", seq_lens="context_lens", out="logits_dtype", page_size="kv_cache"):
         lightning_indexer(
-            values, kv_cache, _weights(weights), context_lens, block_table, page_size=kv_cache.shape[1], out=logits,
+            values,
+            kv_cache,
+            _weights(weights),
+            context_lens,
+            block_table,
+            page_size=kv_cache.shape[1],
+            out=logits,
             executor=executor,
-        )  # fmt: skip
+        )
     return logits.flatten(0, 1)[:, :columns]
 
 
@@ -141,8 +174,15 @@ def fp8_mqa_logits(
 ) -> torch.Tensor:
     """As `fp8_fp4_mqa_logits` of (q, None), with scores in float32."""
     return fp8_fp4_mqa_logits(
-        (q, None), kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k, executor=executor
-    )  # fmt: skip
+        (q, None),
+        kv,
+        weights,
+        cu_seq_len_k_start,
+        cu_seq_len_k_end,
+        clean_logits,
+        max_seqlen_k,
+        executor=executor,
+    )
 
 
 def fp8_fp4_mqa_logits(
@@ -164,18 +204,18 @@ def fp8_fp4_mqa_logits(
         kv: ([skv, dim] float8_e4m3fn, [skv] float32 scales).
         weights: [s, heads] float32 or bfloat16.
         cu_seq_len_k_start, cu_seq_len_k_end: [s] int32, the half-open window of each row.
-        clean_logits: whether columns outside of a row's window are -inf.
-        max_seqlen_k: 0: column j is key j. Else columns of the result, at least the keys of the widest window: column j of a
-            row is the j-th key of its window.
-        logits_dtype: of the result.
-        executor: as `ops.lightning_indexer_prefill`.
+        clean_logits: whether columns outside a row's window are -inf.
+        max_seqlen_k: with 0, column j is key j. Otherwise the result's columns, at least the keys of the
+            widest window; then column j of a row is the j-th key of its window.
+        logits_dtype: dtype of the result.
+        executor: as in `ops.lightning_indexer_prefill`.
 
     Returns:
         [s, skv] of `logits_dtype`, or [s, max_seqlen_k], rows a multiple of 1,024 bytes apart.
 
     Raises:
         InvalidArgumentError: what the table above refuses; names the argument.
-        As `ops.lightning_indexer_prefill`.
+        As in `ops.lightning_indexer_prefill`.
     """
     values = _values(q)
     compressed = integer("max_seqlen_k", max_seqlen_k, 0) > 0
@@ -190,19 +230,26 @@ def fp8_fp4_mqa_logits(
         k="kv", k_scales="kv", k_start="cu_seq_len_k_start", k_end="cu_seq_len_k_end", out="logits_dtype"
     ):
         lightning_indexer_prefill(
-            values, keys, scales, _weights(weights), cu_seq_len_k_start, cu_seq_len_k_end, compressed=compressed, out=logits,
+            values,
+            keys,
+            scales,
+            _weights(weights),
+            cu_seq_len_k_start,
+            cu_seq_len_k_end,
+            compressed=compressed,
+            out=logits,
             executor=executor,
-        )  # fmt: skip
+        )
     return logits
 
 
 def _weights(weights: torch.Tensor) -> torch.Tensor:
-    """Weights as the ops take them."""
+    """Weights in a dtype that the ops take."""
     return weights.float() if weights.dtype == torch.bfloat16 else weights
 
 
 def _values(q: Scaled) -> torch.Tensor:
-    """The queries of a pair without scales."""
+    """The queries of the pair, which must have no scales."""
     paired = isinstance(q, tuple) and len(q) == 2
     require("q", paired, f"a pair of {FP8}, and None", type(q).__name__, "pass (q, None)")
     require("q", q[1] is None, FP8, "queries with scales (MXFP4)", "call DeepGEMM for fp4 queries")
@@ -213,7 +260,7 @@ def _values(q: Scaled) -> torch.Tensor:
 def _rows(
     rows: tuple[int, ...], columns: int, like: torch.Tensor, dtype: torch.dtype, clean: bool
 ) -> torch.Tensor:
-    """Memory for scores, a multiple of 1,024 bytes a row, filled with -inf where a caller reads what is not scored."""
+    """Memory for scores, with a multiple of 1,024 bytes per row; `clean` fills it with -inf."""
     each = ROW_BYTES // dtype.itemsize
     stride = -(-columns // each) * each
     if clean:

@@ -1,17 +1,17 @@
-"""FlashMLA's sparse attention over `ops.sparse_mla`: its signatures (deepseek-ai/FlashMLA, 9241ae3), on Hopper and Blackwell.
+"""FlashMLA's sparse attention by `ops.sparse_mla`, on Hopper and Blackwell (deepseek-ai/FlashMLA, 9241ae3).
 
 | FlashMLA | here |
 | --- | --- |
 | `get_mla_metadata(...)` | an empty record: nothing is planned |
-| `flash_mla_with_kvcache`, sparse, 656-byte rows, `head_dim` 576 | served, for any number of heads without padding |
+| `flash_mla_with_kvcache`, sparse, 656-byte rows, `head_dim` 576 | served, any number of heads, no padding |
 | the same, DeepSeek-V4's 584-byte rows, `head_dim` 512, with or without `extra_k_cache` | served |
 | pages of any size, a whole number of rows apart | served in place |
-| `topk_length`, `attn_sink`, empty rows (out 0, lse +inf), lse in base e | as there |
-| queries whose first two axes cannot be one | copied, as are such ids |
-| ids of 584-byte rows past the cache | padding, where FlashMLA reads what lies there |
-| dense attention, `causal`, `extra_k_cache` beside 656-byte rows | refused |
+| `topk_length`, `attn_sink`, empty rows (out 0, lse +inf), lse in base e | as in FlashMLA |
+| queries or ids whose first two axes cannot be merged in place | copied |
+| ids of 584-byte rows past the cache | padding; FlashMLA reads that memory |
+| dense attention, `causal`, `extra_k_cache` with 656-byte rows | refused |
 | `flash_mla_sparse_fwd`, `d_qk` 576 and 512 | served |
-| its `max_logits` | a pass of its own, about as long as the other; `compat.patch(max_logits=False)` leaves None there |
+| its `max_logits` | a second pass, about as long; `compat.patch(max_logits=False)` gives None instead |
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ HEAD_DIM = LATENT_DIM + ROPE_DIM
 
 @dataclass
 class FlashMLASchedMeta:
-    """What a caller hands on between calls; there is nothing in it."""
+    """The record that a caller passes between calls; it is empty."""
 
 
 def get_mla_metadata(*_: Any, **__: Any) -> tuple[FlashMLASchedMeta, None]:
-    """A record to hand to `flash_mla_with_kvcache`, and None, as there."""
+    """A record to pass to `flash_mla_with_kvcache`, and None, as FlashMLA returns them."""
     return FlashMLASchedMeta(), None
 
 
@@ -62,27 +62,28 @@ def flash_mla_with_kvcache(
     *,
     executor: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sparse decode attention over a paged cache of 656-byte rows, or over one or two of DeepSeek-V4's 584-byte rows.
+    """Sparse decode attention over a paged cache of 656-byte rows, or one or two of 584-byte rows.
 
     Args:
         q: [b, s_q, heads, 576] bfloat16, or [b, s_q, heads, 512] with 584-byte rows.
         k_cache: [pages, page, 1, 656] or [pages, page, 1, 584] bytes.
         block_table, cache_seqlens, tile_scheduler_metadata: not read.
         head_dim_v: 512.
-        softmax_scale: by default the width of q to the power of -0.5.
-        indices: [b, s_q, topk] int32, page * tokens a page + offset; -1 is padding.
+        softmax_scale: by default q's last dimension to the power of -0.5.
+        indices: [b, s_q, topk] int32, page * page size + offset; -1 is padding.
         attn_sink: [heads] float32.
         topk_length: [b] int32.
-        extra_k_cache, extra_indices_in_kvcache, extra_topk_length: the same of a second cache of 584-byte rows, whose page
-            may have another size.
-        executor: as `ops.sparse_mla`.
+        extra_k_cache, extra_indices_in_kvcache, extra_topk_length: the same for a second cache of 584-byte
+            rows, whose page size may differ.
+        executor: as in `ops.sparse_mla`.
 
     Returns:
-        out [b, s_q, heads, 512] bfloat16 and lse [b, heads, s_q] float32, base e, +inf of a query without tokens.
+        out [b, s_q, heads, 512] bfloat16 and lse [b, heads, s_q] float32, base e, +inf for a query without
+            tokens.
 
     Raises:
         InvalidArgumentError: what the table above refuses; names the argument.
-        As `ops.sparse_mla`.
+        As in `ops.sparse_mla`.
     """
     require("num_splits", num_splits is None, "None", "a value", "leave it out: nothing is planned")
     if indices is None:
@@ -114,16 +115,30 @@ def flash_mla_with_kvcache(
         return given if given is None or s_q == 1 else given.repeat_interleave(s_q)
 
     with named_as(
-        q_nope="q", q_pe="q", kv="k_cache", kv_cache="k_cache", kv_pages="k_cache", extra_kv="extra_k_cache",
-        extra_indices="extra_indices_in_kvcache", sm_scale="softmax_scale",
-    ):  # fmt: skip
+        q_nope="q",
+        q_pe="q",
+        kv="k_cache",
+        kv_cache="k_cache",
+        kv_pages="k_cache",
+        extra_kv="extra_k_cache",
+        extra_indices="extra_indices_in_kvcache",
+        sm_scale="softmax_scale",
+    ):
         out, lse = sparse_mla(
-            q.reshape(b * s_q, heads, width), None, k_cache, indices.reshape(b * s_q, indices.shape[-1]),
-            sm_scale=width**-0.5 if softmax_scale is None else softmax_scale, topk_length=lengths(topk_length),
-            extra_kv=extra_k_cache, extra_indices=rows(extra_indices_in_kvcache),
+            q.reshape(b * s_q, heads, width),
+            None,
+            k_cache,
+            indices.reshape(b * s_q, indices.shape[-1]),
+            sm_scale=width**-0.5 if softmax_scale is None else softmax_scale,
+            topk_length=lengths(topk_length),
+            extra_kv=extra_k_cache,
+            extra_indices=rows(extra_indices_in_kvcache),
             extra_topk_length=lengths(extra_topk_length),
-            attn_sink=attn_sink, lse_base="e", empty_lse=math.inf, executor=executor,
-        )  # fmt: skip
+            attn_sink=attn_sink,
+            lse_base="e",
+            empty_lse=math.inf,
+            executor=executor,
+        )
     return out.view(b, s_q, heads, LATENT_DIM), lse.view(b, s_q, heads).transpose(1, 2)
 
 
@@ -143,33 +158,49 @@ def flash_mla_sparse_fwd(
 
     Args:
         q: [s_q, heads, 576] or [s_q, heads, 512] bfloat16.
-        kv: [s_kv, 1, 576] or [s_kv, 1, 512] bfloat16, as wide.
-        indices: [s_q, 1, topk] int32; what names no row is padding.
+        kv: [s_kv, 1, 576] or [s_kv, 1, 512] bfloat16, as wide as q.
+        indices: [s_q, 1, topk] int32; ids outside the rows are padding.
         sm_scale: factor of the logits.
         d_v: 512.
         attn_sink: [heads] float32.
         topk_length: [s_q] int32.
-        max_logits: False leaves out what takes a pass of its own.
-        executor: as `ops.sparse_mla`.
+        max_logits: False skips the largest logits, which take a second pass.
+        executor: as in `ops.sparse_mla`.
 
     Returns:
-        out [s_q, heads, 512] bfloat16; the largest logit [s_q, heads] float32, base e, -inf of a query without tokens, or
-        None; and lse [s_q, heads] float32, base e, +inf of a query without tokens.
+        out [s_q, heads, 512] bfloat16; the largest logit [s_q, heads] float32, base e, -inf for a query
+            without tokens,
+        or None without `max_logits`; and lse [s_q, heads] float32, base e, +inf for a query without tokens.
 
     Raises:
         InvalidArgumentError: another `d_qk` or `d_v`, or ids of several key heads.
-        As `ops.sparse_mla`.
+        As in `ops.sparse_mla`.
     """
     require_dense("kv", kv)
     width = LATENT_DIM if kv.dim() and kv.shape[-1] == LATENT_DIM else HEAD_DIM
     _require_dims(q, f"[s_q, heads, {width}]", width, "d_v", d_v)
-    require("indices", indices.dim() == 3 and indices.shape[1] == 1, "[s_q, 1, topk]", str(tuple(indices.shape)), "pass ids of one key head")  # fmt: skip
+    require(
+        "indices",
+        indices.dim() == 3 and indices.shape[1] == 1,
+        "[s_q, 1, topk]",
+        str(tuple(indices.shape)),
+        "pass ids of one key head",
+    )
     most = q.new_empty(q.shape[:2], dtype=torch.float32) if max_logits else None
     with named_as(q_nope="q", q_pe="q", q_rows="q", ckv="kv", kpe="kv"):
         out, lse = sparse_mla(
-            q, None, kv, indices[:, 0], sm_scale=sm_scale, topk_length=topk_length, attn_sink=attn_sink, lse_base="e",
-            empty_lse=math.inf, max_logits=most, executor=executor,
-        )  # fmt: skip
+            q,
+            None,
+            kv,
+            indices[:, 0],
+            sm_scale=sm_scale,
+            topk_length=topk_length,
+            attn_sink=attn_sink,
+            lse_base="e",
+            empty_lse=math.inf,
+            max_logits=most,
+            executor=executor,
+        )
     return out, most, lse
 
 

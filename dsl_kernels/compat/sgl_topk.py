@@ -1,15 +1,16 @@
-"""SGLang's top-k of the sparse indexer over `ops.topk_selector`: functions of `sgl_kernel` (sglang-kernel 0.4.10).
+"""SGLang's top-k of the sparse indexer by `ops.topk_selector`: `sgl_kernel` of sglang-kernel 0.4.10.
 
 | SGLang | here |
 | --- | --- |
 | `fast_topk_v2` | served: positions count from `row_starts`, -1 after them |
-| `fast_topk_transform_fused`, one row a sequence | served within the kernel, also of a page table that is expanded from one row |
-| `fast_topk_transform_fused` with `row_starts`, or of several rows a sequence | served; torch works out each row's sequence from `cu_seqlens_q` |
+| `fast_topk_transform_fused`, one row per sequence | served within the kernel |
+| the same, a page table expanded from one row | served within the kernel |
+| the same, `row_starts` or several rows per sequence | served; torch reads `cu_seqlens_q` |
 | `fast_topk_transform_ragged_fused` | served within the kernel |
 | `deepseek_v4_topk_transform_512` | served within the kernel, with `raw_indices` |
-| `sort_output` without `raw_indices` (by physical slot) | refused; entries are in the order of their positions |
+| `sort_output` without `raw_indices` (by physical slot) | refused; entries are ordered by position |
 | `topk` | what `ops.topk_selector` takes, not only 2048 |
-| order, ties | ascending positions, ties to the lower one, the same ones every time; SGLang's are in any order |
+| order, ties | ascending positions, ties to the lower one, deterministic; SGLang's order is arbitrary |
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from ..arguments import named_as, require, require_dense
 from ..ops import topk_selector
 
 __all__ = [
-    "deepseek_v4_topk_transform_512", "fast_topk_transform_fused", "fast_topk_transform_ragged_fused", "fast_topk_v2",
-]  # fmt: skip
+    "deepseek_v4_topk_transform_512",
+    "fast_topk_transform_fused",
+    "fast_topk_transform_ragged_fused",
+    "fast_topk_v2",
+]
 
 
 def fast_topk_v2(
@@ -37,13 +41,13 @@ def fast_topk_v2(
     Args:
         score: [b, columns] float32.
         lengths, row_starts: [b] int32; rows start at column 0 by default.
-        topk, executor: as `ops.topk_selector`.
+        topk, executor: as in `ops.topk_selector`.
 
     Returns:
-        [b, topk] int32: positions that count from row_starts, then -1.
+        [b, topk] int32: positions relative to row_starts, then -1.
 
     Raises:
-        As `ops.topk_selector`.
+        As in `ops.topk_selector`.
     """
     require_dense("lengths", lengths)
     with named_as(logits="score", row_ends="lengths", k="topk"):
@@ -61,39 +65,56 @@ def fast_topk_transform_fused(
     *,
     executor: str | None = None,
 ) -> torch.Tensor:
-    """As `fast_topk_v2`, and each position through the page table, whose pages are of one token.
+    """As `fast_topk_v2`, with each position mapped through a page table with one token per page.
 
     Args:
         page_table_size_1: [sequences, columns] int32.
-        cu_seqlens_q: [sequences + 1] int32; not read where every sequence has one row that starts at column 0.
+        cu_seqlens_q: [sequences + 1] int32; not read if every sequence has one row that starts at column 0.
 
     Returns:
         [b, topk] int32: entries of the page table, then -1.
 
     Raises:
-        As `ops.topk_selector`.
+        As in `ops.topk_selector`.
     """
     table = page_table_size_1
     require_dense("score", score)
     require_dense("page_table_size_1", table)
-    require("page_table_size_1", table.dim() == 2, "[sequences, columns]", str(tuple(table.shape)), "pass two dimensions")  # fmt: skip
+    require(
+        "page_table_size_1",
+        table.dim() == 2,
+        "[sequences, columns]",
+        str(tuple(table.shape)),
+        "pass two dimensions",
+    )
     require_dense("lengths", lengths)
     rows, next_n, sequences = score.shape[0], 1, None
     if table.shape[0] > 1 and table.stride(0) == 0:
-        # A table that is expanded from one row is that row's, for all rows of scores.
+        # The table was expanded from one row: all rows of scores belong to that sequence.
         table, next_n = table[:1], max(rows, 1)
     elif row_starts is not None or rows != table.shape[0]:
         require_dense("cu_seqlens_q", cu_seqlens_q)
         row = torch.arange(rows, dtype=cu_seqlens_q.dtype, device=score.device)
         sequences = torch.searchsorted(cu_seqlens_q, row, right=True, out_int32=True) - 1
     with named_as(
-        logits="score", row_ends="lengths", k="topk", block_table="page_table_size_1", row_to_sequence="cu_seqlens_q"
-    ):  # fmt: skip
+        logits="score",
+        row_ends="lengths",
+        k="topk",
+        block_table="page_table_size_1",
+        row_to_sequence="cu_seqlens_q",
+    ):
         ends = lengths if row_starts is None else row_starts + lengths
         return topk_selector(
-            score, ends, topk, row_starts=row_starts, block_table=table, page_size=1, next_n=next_n,
-            row_to_sequence=sequences, executor=executor,
-        )  # fmt: skip
+            score,
+            ends,
+            topk,
+            row_starts=row_starts,
+            block_table=table,
+            page_size=1,
+            next_n=next_n,
+            row_to_sequence=sequences,
+            executor=executor,
+        )
 
 
 def fast_topk_transform_ragged_fused(
@@ -105,16 +126,16 @@ def fast_topk_transform_ragged_fused(
     *,
     executor: str | None = None,
 ) -> torch.Tensor:
-    """As `fast_topk_v2`, and each row's offset added to its positions.
+    """As `fast_topk_v2`, with each row's offset added to its positions.
 
     Args:
         topk_indices_offset: [b] int32.
 
     Returns:
-        [b, topk] int32: positions and offsets, then -1.
+        [b, topk] int32: positions plus offsets, then -1.
 
     Raises:
-        As `ops.topk_selector`.
+        As in `ops.topk_selector`.
     """
     require_dense("lengths", lengths)
     with named_as(logits="score", row_ends="lengths", k="topk", offsets="topk_indices_offset"):
@@ -142,27 +163,46 @@ def deepseek_v4_topk_transform_512(
         seq_lens: [b] int32.
         page_table: [b, pages] int32.
         page_indices: [b, topk] int32, written: slots in the order of their positions, then -1.
-        page_size: tokens a page.
+        page_size: tokens in a page.
         raw_indices: [b, topk] int32, written: the positions.
-        sort_output: True only with `raw_indices`: entries are in the order of their positions in any case.
-        executor: as `ops.topk_selector`.
+        sort_output: may only be True with `raw_indices`; entries are always ordered by position.
+        executor: as in `ops.topk_selector`.
 
     Raises:
         InvalidArgumentError: `sort_output` without `raw_indices`.
-        As `ops.topk_selector`.
+        As in `ops.topk_selector`.
     """
     require(
-        "sort_output", not sort_output or raw_indices is not None, "False without raw_indices", "True",
+        "sort_output",
+        not sort_output or raw_indices is not None,
+        "False without raw_indices",
+        "True",
         "pass raw_indices, or take the slots in the order of their positions",
-    )  # fmt: skip
+    )
     require_dense("page_indices", page_indices)
-    require("page_indices", page_indices.dim() == 2, "[b, topk]", str(tuple(page_indices.shape)), "pass two dimensions")  # fmt: skip
+    require(
+        "page_indices",
+        page_indices.dim() == 2,
+        "[b, topk]",
+        str(tuple(page_indices.shape)),
+        "pass two dimensions",
+    )
     k = page_indices.shape[1]
     with named_as(
-        logits="scores", row_ends="seq_lens", block_table="page_table", out="page_indices", k="page_indices",
+        logits="scores",
+        row_ends="seq_lens",
+        block_table="page_table",
+        out="page_indices",
+        k="page_indices",
         positions="raw_indices",
-    ):  # fmt: skip
+    ):
         topk_selector(
-            scores, seq_lens, k, block_table=page_table, page_size=page_size, out=page_indices, positions=raw_indices,
+            scores,
+            seq_lens,
+            k,
+            block_table=page_table,
+            page_size=page_size,
+            out=page_indices,
+            positions=raw_indices,
             executor=executor,
-        )  # fmt: skip
+        )

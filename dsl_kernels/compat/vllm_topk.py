@@ -1,16 +1,16 @@
-"""vLLM's top-k of the sparse indexer over `ops.topk_selector`: the ops of `torch.ops._C` (vLLM 0.33.0).
+"""vLLM's top-k of the sparse indexer by `ops.topk_selector`: the ops of `torch.ops._C` (vLLM 0.33.0).
 
 | vLLM | here |
 | --- | --- |
 | `top_k_per_row_prefill` | served: positions count from `rowStarts`, -1 after them |
-| `top_k_per_row_decode` | served; of 1-D `seq_lens` with `next_n` > 1 the length of each row is worked out by torch |
+| `top_k_per_row_decode` | served; for 1-D `seq_lens` with `next_n` > 1, torch computes each row's length |
 | `persistent_topk`, `cooperative_topk` | the same selection, of any number of rows and columns |
-| `stride0`, `stride1` | what `logits` says; others are refused |
+| `stride0`, `stride1` | those of `logits`; others are refused |
 | `workspace`, `max_seq_len` | not read |
 | `k` | what `ops.topk_selector` takes, not only 512, 1024 and 2048 |
-| order, ties | ascending positions, ties to the lower one, the same ones every time; vLLM's are in any order |
+| order, ties | ascending positions, ties to the lower one, deterministic; vLLM's order is arbitrary |
 
-`indices` and `output` are written as they lie, also as a slice of a wider buffer.
+`indices` and `output` are written in place, and may be slices of a wider buffer.
 """
 
 from __future__ import annotations
@@ -40,21 +40,26 @@ def top_k_per_row_prefill(
     Args:
         logits: [rows, columns] float32.
         rowStarts, rowEnds: [rows] int32.
-        indices: [rows, topK] int32, written: positions that count from rowStarts, then -1.
-        numRows: rows that are selected from, at most as many as there are.
+        indices: [rows, topK] int32, written: positions relative to rowStarts, then -1.
+        numRows: how many rows to select from, at most those of logits.
         stride0, stride1: the strides of logits.
-        topK: as `ops.topk_selector`.
-        executor: as `ops.topk_selector`.
+        topK: as in `ops.topk_selector`.
+        executor: as in `ops.topk_selector`.
 
     Raises:
         InvalidArgumentError: strides that are not those of logits.
-        As `ops.topk_selector`.
+        As in `ops.topk_selector`.
     """
     rows = _require_rows(logits, numRows, stride0, stride1)
     with named_as(row_starts="rowStarts", row_ends="rowEnds", out="indices", k="topK"):
         topk_selector(
-            logits[:rows], rowEnds[:rows], topK, row_starts=rowStarts[:rows], out=indices[:rows], executor=executor
-        )  # fmt: skip
+            logits[:rows],
+            rowEnds[:rows],
+            topK,
+            row_starts=rowStarts[:rows],
+            out=indices[:rows],
+            executor=executor,
+        )
 
 
 def top_k_per_row_decode(
@@ -72,14 +77,14 @@ def top_k_per_row_decode(
     """The topK largest scores of each row of a decode step.
 
     Args:
-        logits: [rows, columns] float32, `next_n` rows a sequence.
-        seq_lens: [b, next_n] int32, the columns of each row; or [b], those of the last row of each sequence, one less for
-            each row before it.
+        logits: [rows, columns] float32, `next_n` rows per sequence.
+        seq_lens: [b, next_n] int32, the columns of each row; or [b], those of the last row of each sequence,
+            where each row before it has one less.
         indices: [rows, topK] int32, written: positions, then -1.
-        next_n, numRows, stride0, stride1, topK, executor: as `top_k_per_row_prefill`.
+        next_n, numRows, stride0, stride1, topK, executor: as in `top_k_per_row_prefill`.
 
     Raises:
-        As `top_k_per_row_prefill`.
+        As in `top_k_per_row_prefill`.
     """
     rows = _require_rows(logits, numRows, stride0, stride1)
     require_dense("seq_lens", seq_lens)
@@ -104,13 +109,13 @@ def persistent_topk(
 
     Args:
         logits: [rows, columns] float32.
-        lengths: [rows] or [b, next_n] int32, as many as rows.
+        lengths: [rows] or [b, next_n] int32, one for each row.
         output: [rows, k] int32, written: positions, then -1.
         workspace, max_seq_len: not read.
-        k, executor: as `ops.topk_selector`.
+        k, executor: as in `ops.topk_selector`.
 
     Raises:
-        As `ops.topk_selector`.
+        As in `ops.topk_selector`.
     """
     require_dense("lengths", lengths)
     _select(logits, lengths.reshape(-1), output, "lengths", "output", k, executor, k_name="k")
@@ -134,10 +139,11 @@ def _select(
 
 
 def _require_rows(logits: torch.Tensor, rows: int, stride0: int, stride1: int) -> int:
-    """The rows to select from: the op reads them as the tensor lies."""
+    """The number of rows to select from, once the strides are known to be those of the tensor."""
     require_dense("logits", logits)
     require("logits", logits.dim() == 2, "[rows, columns]", str(tuple(logits.shape)), "pass two dimensions")
     for name, axis, given in (("stride0", 0, stride0), ("stride1", 1, stride1)):
-        held = logits.stride(axis)
-        require(name, given == held or logits.shape[axis] < 2, f"{held}, as logits has", str(given), f"pass logits.stride({axis})")  # fmt: skip
+        stride = logits.stride(axis)
+        fits = given == stride or logits.shape[axis] < 2
+        require(name, fits, f"{stride}, as logits has", str(given), f"pass logits.stride({axis})")
     return integer("numRows", rows, 0, logits.shape[0])

@@ -19,7 +19,7 @@ from .. import env
 from ..arguments import INT32_MAX, finite, integer, require_dense, shown
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..kernels.lightning_indexer.problem import PAGE
-from ..kernels.merge_entries.problem import ID, SCORE, TOKEN
+from ..kernels.merge_entries.problem import ID, MOST_LISTED, SCORE, TOKEN
 from ..kernels.sparse_mla.op import LSE_SCALE
 from ..ops import (
     Workspace,
@@ -27,6 +27,8 @@ from ..ops import (
     lightning_indexer_prefill,
     merge_entries,
     merge_outputs,
+    merge_peer_entries,
+    merge_peer_outputs,
     sparse_mla,
     topk_selector,
 )
@@ -43,6 +45,7 @@ from . import (
     _scratch,
     _topk,
 )
+from .exchanges import DIRECT, Exchange
 from .sharding import ENTRIES, PARTIALS, QUERIES, Lengths, Sharding
 
 __all__ = ["Lengths", "Sharding", "decode", "prefill"]
@@ -261,9 +264,15 @@ def _selected(
     In the order of their positions, entries that tie are selected as on one GPU. Ids are those of the ranks' caches of
     `tokens` tokens each, end to end, or positions where entries have no ids.
     """
-    received = sharding.gather("entries", slot, given, kept)
-    every = received.view(torch.int32).view(sharding.ranks, *entries.shape)
-    scores, ids = merge_entries(every, interleave=sharding.interleave, rank_stride=tokens, **options)
+    what, named = "entries", {"interleave": sharding.interleave, "rank_stride": tokens, **options}
+    taken = sharding.ranks * entries.shape[2] <= MOST_LISTED
+    way = sharding.way(Exchange(len(given), len(given) if taken else None))
+    if way == DIRECT:
+        scores, ids = merge_peer_entries(entries, sharding.peers(what, slot), **named)
+    else:
+        received = sharding.gather(what, slot, given, way, kept)
+        every = received.view(torch.int32).view(sharding.ranks, *entries.shape)
+        scores, ids = merge_entries(every, **named)
     return topk_selector(
         scores.view(torch.float32), counts, entries.shape[2], block_table=ids, page_size=1, **options
     )
@@ -300,10 +309,19 @@ def _attend(
     sparse_mla(
         q_nope, q_pe, kv, own, sm_scale=sm_scale, kpe=kpe, lse_base="2", out=outs[0], lse=lses[0], **options
     )
-    outs, lses = _partials(sharding.gather("partial outputs", PARTIALS, given, kept), rows, heads)
-    merge_outputs(
-        outs[:, :, mine], lses[:, :, mine], attn_sink, lse_scale=LSE_SCALE[lse_base], out=result.out, lse=result.lse, **options,
-    )  # fmt: skip
+    wanted: dict[str, Any] = {
+        "lse_scale": LSE_SCALE[lse_base], "out": result.out, "lse": result.lse, **options,
+    }  # fmt: skip
+    what = "partial outputs"
+    # Of split heads a kernel reads its rank's only.
+    own_heads = heads // sharding.ranks if split_heads else heads
+    way = sharding.way(Exchange(len(given), rows * own_heads * (2 * LATENT_DIM + 4)))
+    if way == DIRECT:
+        distances = sharding.peers(what, PARTIALS)
+        merge_peer_outputs(outs[0, :, mine], lses[0, :, mine], distances, attn_sink, **wanted)
+    else:
+        outs, lses = _partials(sharding.gather(what, PARTIALS, given, way, kept), rows, heads)
+        merge_outputs(outs[:, :, mine], lses[:, :, mine], attn_sink, **wanted)
     if output is not None:
         output.indices.copy_(ids)
     return result
@@ -329,7 +347,7 @@ def _every_head(
     joined = given.view(torch.bfloat16).view(rows, heads, width)
     joined[..., :LATENT_DIM].copy_(q_nope)
     joined[..., LATENT_DIM:].copy_(q_pe)
-    received = sharding.gather("queries", QUERIES, given, kept)
+    received = sharding.gather("queries", QUERIES, given, sharding.way(Exchange(len(given))), kept)
     every = received.view(torch.bfloat16).view(sharding.ranks, rows, heads, width).transpose(0, 1)
     parts = every.split((LATENT_DIM, ROPE_DIM), dim=-1)
     nope, rope = (part.reshape(rows, sharding.ranks * heads, part.shape[-1]) for part in parts)

@@ -1,8 +1,8 @@
 """Where the tokens of a sharded context lie, and how its ranks exchange what they found.
 
 Everything goes through torch.distributed: a process group's all-gather, or torch's symmetric memory, whose buffers the
-ranks of one host read from one another behind a barrier. A rank that does not come to an exchange is a typed error of
-the others, within the group's timeout.
+ranks of one host read from one another behind a barrier, by a copy or within the kernel that merges them. A rank that does
+not come to an exchange is a typed error of the others, within the group's timeout.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from ..kernels.lightning_indexer.problem import PAGE
 from ..kernels.merge_entries.problem import MOST_INTERLEAVE
 from ..ops._dispatch import of_its_own
 from ..ops.workspace import Workspace, capturing
+from .exchanges import COLLECTIVES, COPY, DIRECT, Exchange, fastest
 
-TRANSPORTS = ("collectives", "symmetric")
+TRANSPORTS = ("collectives", "symmetric", "symmetric_copy", "symmetric_direct", "fastest")
 # Symmetric buffers: an exchange writes its own only when every rank has read what the exchange before last left there.
 ENTRIES, PARTIALS, QUERIES = (0, 1), 2, 3
 
@@ -50,6 +51,15 @@ class Lengths:
     entries: torch.Tensor
 
 
+@dataclass(frozen=True)
+class _Held:
+    """Symmetric memory: this rank's, torch's handle of all ranks', and how many bytes away each rank's lies."""
+
+    memory: torch.Tensor
+    handle: Any
+    distances: torch.Tensor
+
+
 class Sharding:
     """Ranks that share a context, and which of its tokens each holds.
 
@@ -61,8 +71,10 @@ class Sharding:
     Args:
         group: the process group; by default all processes.
         interleave: tokens in a run.
-        transport: "collectives", the group's all-gather, or "symmetric", torch's symmetric memory of GPUs of one host, of
-            which multicast stays off.
+        transport: "collectives", the group's all-gather; "symmetric", torch's symmetric memory of GPUs of one host, of
+            which multicast stays off, read by a copy or within the kernel that merges, whichever `exchanges` predicts to be
+            faster; "symmetric_copy" and "symmetric_direct", always the one or, where its kernel takes the sizes, the other;
+            "fastest", the best of all three at each exchange.
 
     Raises:
         ExecutorUnavailableError: no process group was made.
@@ -99,8 +111,8 @@ class Sharding:
         self._prefix = f"dsl_kernels/{name}/{_made[name]}"
         _made[name] += 1
         self._calls, self._meetings = 0, 0
-        self._symmetric: dict[int, tuple[torch.Tensor, Any]] = {}
-        self._replaced: list[torch.Tensor] = []
+        self._symmetric: dict[int, _Held] = {}
+        self._replaced: list[_Held] = []
 
     def held(self, ends: torch.Tensor) -> torch.Tensor:
         """How many tokens before each position every rank holds: [..., ranks] of [...] int32."""
@@ -179,11 +191,11 @@ class Sharding:
         if self.transport == "collectives" or self.ranks == 1:
             return workspace.get(f"exchange {slot}", (size,), torch.uint8, device, zeroed=False)
         held = self._symmetric.get(slot)
-        if held is None or held[0].numel() < size:
+        if held is None or held.memory.numel() < size:
             held = self._grow(slot, size, device)
-        return held[0][:size]
+        return held.memory[:size]
 
-    def _grow(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
+    def _grow(self, slot: int, size: int, device: torch.device) -> _Held:
         if capturing(device):
             raise LaunchError(
                 f"the buffer of exchange {slot}",
@@ -191,6 +203,20 @@ class Sharding:
                 got="a first use of these sizes inside a CUDA graph capture",
                 fix="run the step once with these sizes before capturing",
             )
+        if slot in self._symmetric:
+            # A captured graph may go on using it.
+            self._replaced.append(self._symmetric[slot])
+        with of_its_own():
+            memory, handle = self._rendezvous(slot, size, device)
+            places = list(handle.buffer_ptrs)
+            distances = torch.tensor(
+                [place - places[self.rank] for place in places], dtype=torch.int64, device=device
+            )
+        held = self._symmetric[slot] = _Held(memory, handle, distances)
+        return held
+
+    def _rendezvous(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
+        """Symmetric memory of so many bytes, and torch's handle of it."""
         if device.type != "cuda":
             raise ExecutorUnavailableError(
                 "transport", expected="GPUs for symmetric memory", got=f"tensors on {device}", fix="use collectives"
@@ -198,16 +224,45 @@ class Sharding:
         os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
         import torch.distributed._symmetric_memory as symmetric
 
-        if slot in self._symmetric:
-            # A captured graph may go on using it.
-            self._replaced.append(self._symmetric[slot][0])
-        with of_its_own():
-            memory = symmetric.empty(size, dtype=torch.uint8, device=device)
-        held = self._symmetric[slot] = memory, symmetric.rendezvous(memory, self.group)
-        return held
+        memory = symmetric.empty(size, dtype=torch.uint8, device=device)
+        return memory, symmetric.rendezvous(memory, self.group)
 
-    def gather(self, what: str, slot: int, given: torch.Tensor, workspace: Workspace) -> torch.Tensor:
-        """The bytes [size] that each rank gave, on every rank: [ranks, size].
+    def way(self, exchange: Exchange) -> str:
+        """How an exchange goes: "collectives", "copy" or "direct", the same on every rank.
+
+        Of one rank nothing travels, which is a copy.
+        """
+        if self.ranks == 1:
+            return COPY
+        ways = {
+            "collectives": (COLLECTIVES,), "symmetric": (COPY, DIRECT), "symmetric_copy": (COPY,),
+            "symmetric_direct": (DIRECT,), "fastest": (COLLECTIVES, COPY, DIRECT),
+        }[self.transport]  # fmt: skip
+        return fastest(exchange, self.ranks, ways)
+
+    def peers(self, what: str, slot: int) -> torch.Tensor:
+        """Behind a barrier, how far from this rank's buffer each rank's lies: [ranks] int64 bytes.
+
+        Raises:
+            ExchangeError: a rank did not come within the group's timeout, or the connection broke.
+        """
+        with self._exchange(what):
+            self._symmetric[slot].handle.barrier()
+        return self._symmetric[slot].distances
+
+    @contextlib.contextmanager
+    def _exchange(self, what: str) -> Iterator[None]:
+        if env.CHECK_VALUES.get():
+            self._meet(what, "")
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._missed(what, str(error).partition("\n")[0]) from error
+
+    def gather(
+        self, what: str, slot: int, given: torch.Tensor, way: str, workspace: Workspace
+    ) -> torch.Tensor:
+        """The bytes [size] that each rank gave, on every rank: [ranks, size], by collectives or a copy.
 
         Raises:
             ExchangeError: a rank did not come within the group's timeout, or the connection broke.
@@ -217,18 +272,14 @@ class Sharding:
         received = workspace.get(
             f"exchanged {slot}", (self.ranks, len(given)), torch.uint8, given.device, zeroed=False
         )
-        if env.CHECK_VALUES.get():
-            self._meet(what, "")
-        try:
-            if self.transport == "symmetric":
-                handle = self._symmetric[slot][1]
+        with self._exchange(what):
+            if way == COLLECTIVES:
+                all_gather(received.view(-1), given, group=self.group)
+            else:
+                handle = self._symmetric[slot].handle
                 handle.barrier()
                 peers = [handle.get_buffer(rank, (len(given),), torch.uint8) for rank in range(self.ranks)]
                 torch.stack(peers, out=received)
-            else:
-                all_gather(received.view(-1), given, group=self.group)
-        except RuntimeError as error:
-            raise self._missed(what, str(error).partition("\n")[0]) from error
         return received
 
     @property

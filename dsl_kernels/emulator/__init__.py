@@ -7,15 +7,16 @@
 >>> report = launch(ptx, 1, 64, [x, y], interleaving=Interleaving.random(7))  # doctest: +SKIP
 >>> print(report)                                                     # doctest: +SKIP
 
-``args`` follow the order of the PTX parameters: numpy arrays or torch CPU tensors (written in place), integers,
-floats, and for tensor copies a :class:`TensorMap` where the kernel takes a 128-byte parameter::
+``args`` follow the order of the PTX parameters: numpy arrays or torch CPU tensors (written in place),
+integers, floats, and a :class:`TensorMap` where the kernel takes the 128-byte descriptor of a tensor copy::
 
     launch(ptx, grid=(2, 2), block=384, dynamic_smem=98304, args=[
         TensorMap(a, box=(64, 128), swizzle="128B"), TensorMap(b, box=(64, 128), swizzle="128B"), c])
 
-A failed check raises :class:`EmulatorError` naming the warp, the PTX line and the source line; with
-``check="report"`` the findings are in the report. What is not supported raises :class:`UnsupportedInstruction`.
-It is a verification tool: see docs/emulator.md for what it checks and what it cannot promise.
+A failed check raises :class:`EmulatorError`, which names the warp, the PTX line and the source line; with
+``check="report"`` the report holds the findings instead. An instruction that the emulator does not execute
+raises :class:`UnsupportedInstruction`. The emulator is a verification tool:
+docs/emulator_checks.md says what it checks, docs/emulator_limits.md what it cannot promise.
 """
 
 from .arguments import Struct, TensorMap

@@ -1,4 +1,4 @@
-"""Launch arguments: tensors become checked regions of an emulated address space, tensor maps are described."""
+"""Launch arguments: tensors become checked regions of emulated memory, tensor maps become the core's rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .im2col import Im2col
 from .isa.base import GENERIC_PARAM, TYPES
 from .ptx import Entry, Param
 
-ADDRESS_BASE = 0x10_0000_0000  # emulated global memory starts here; arguments lie apart with unmapped gaps
-_ALIGN = 512  # what an allocator of the GPU guarantees
-_GAP = 1 << 20
+ADDRESS_BASE = 0x10_0000_0000  # start of emulated global memory
+_ALIGN = 512  # the alignment that a GPU allocator guarantees
+_GAP = 1 << 20  # unmapped bytes between two allocations, so that an overrun hits no other argument
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_atom_32B": 4}
 _TYPES = {name: dtype.ptx for name, dtype in BY_TORCH_NAME.items()}
 _MAP_TYPES = {*_TYPES.values(), "tf32", "b8", "b16", "b32", "b64", "e2m1"}
@@ -27,13 +27,13 @@ _MAP_TYPES = {*_TYPES.values(), "tf32", "b8", "b16", "b32", "b64", "e2m1"}
 
 @dataclass(frozen=True)
 class Array:
-    """A tensor argument as bytes on this machine."""
+    """A tensor argument as bytes in host memory."""
 
     name: str
     address: int  # host address of the first element
-    low: int  # host extent that the kernel may touch
-    high: int
-    root: tuple[int, int]  # the allocation it is a view of
+    low: int  # first host byte that the kernel may touch
+    high: int  # one past the last
+    root: tuple[int, int]  # host bytes of the allocation that this is a view of
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # bytes
     itemsize: int
@@ -52,8 +52,11 @@ def as_array(x: Any, name: str) -> Array | None:
             root = root.base
         lo, hi = np.lib.array_utils.byte_bounds(x)
         rlo, rhi = np.lib.array_utils.byte_bounds(root)
-        return Array(name, x.ctypes.data, lo, hi, (min(rlo, lo), max(rhi, hi)), x.shape, x.strides, x.itemsize,
-                     _TYPES.get(x.dtype.name, f"b{8 * x.itemsize}"), x.flags.writeable, x)  # fmt: skip
+        extent = (min(rlo, lo), max(rhi, hi))
+        kind = _TYPES.get(x.dtype.name, f"b{8 * x.itemsize}")
+        return Array(
+            name, x.ctypes.data, lo, hi, extent, x.shape, x.strides, x.itemsize, kind, x.flags.writeable, x
+        )
     if hasattr(x, "untyped_storage"):
         if not is_plain_tensor(x) or x.device.type != "cpu":
             raise LaunchError(
@@ -66,20 +69,22 @@ def as_array(x: Any, name: str) -> Array | None:
         high = low + (
             sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True)) + size if x.numel() else 0
         )
-        return Array(name, low, low, high, (st.data_ptr(), st.data_ptr() + st.nbytes()), tuple(x.shape), strides, size,
-                     _TYPES.get(str(x.dtype).removeprefix("torch."), f"b{8 * size}"), True, x)  # fmt: skip
+        extent = (st.data_ptr(), st.data_ptr() + st.nbytes())
+        kind = _TYPES.get(str(x.dtype).removeprefix("torch."), f"b{8 * size}")
+        return Array(name, low, low, high, extent, tuple(x.shape), strides, size, kind, True, x)
     return None
 
 
 @checked
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor map (what ``cuTensorMapEncodeTiled`` would be given), over a numpy array or torch CPU tensor.
+    """A tensor map over a numpy array or torch CPU tensor: the arguments of ``cuTensorMapEncodeTiled``.
 
-    ``box``, ``dims`` and ``strides`` are innermost first, as in CUDA; ``strides`` are in bytes and leave out the
-    innermost. ``dims`` and ``strides`` default to the array's own. ``fill`` is "zero" or "nan". A ``dtype`` of "e2m1" has two
-    elements a byte, in memory as in shared memory; ``dims`` and ``box`` count elements. With ``im2col`` it is what
-    ``cuTensorMapEncodeIm2col`` would be given, and ``box`` is the channels of a pixel and the pixels of a column.
+    ``box``, ``dims`` and ``strides`` are innermost first, as in CUDA; ``strides`` are in bytes and omit the
+    innermost dimension. ``dims`` and ``strides`` default to the array's own. ``fill`` is "zero" or "nan". A
+    ``dtype`` of "e2m1" packs two elements into a byte, in global and in shared memory; ``dims`` and ``box``
+    count elements. ``im2col`` makes the map one of ``cuTensorMapEncodeIm2col``, and ``box`` is then (channels
+    per pixel, pixels per column).
     """
 
     array: Any
@@ -93,7 +98,11 @@ class TensorMap:
     im2col: Im2col | None = None
 
     def row(self, address: int, base: int, a: Array, name: str) -> list[int]:
-        """The row that the core takes; checks the limits of the hardware."""
+        """The map's row for the core, after a check against the hardware's limits.
+
+        Raises:
+            LaunchError: the hardware would refuse the map.
+        """
         kind = str(self.dtype or a.type)
         size = {"8": 1, "16": 2, "32": 4, "64": 8}.get(
             kind.lstrip("busf"), 1 if kind in ("e4m3", "e5m2", "e2m1") else 2
@@ -114,17 +123,17 @@ class TensorMap:
             offset = index(self.offset)
         except TypeError as error:
             raise bad(f"sizes and strides are integers ({error})") from None
-        if len(strides) == len(dims):  # the innermost stride was given too
+        if len(strides) == len(dims):  # the caller gave the innermost stride too
             strides = strides[1:]
-        walked = self.im2col is not None
-        if not 1 <= len(dims) <= 5 or (len(box) != len(dims) and not walked) or len(strides) != len(dims) - 1:
+        im2col = self.im2col is not None
+        if not 1 <= len(dims) <= 5 or (len(box) != len(dims) and not im2col) or len(strides) != len(dims) - 1:
             raise bad(f"rank: {len(dims)} dimensions, {len(box)} box sizes, {len(strides)} strides")
-        pixels, lower, upper, steps = self._walk(dims, box, kind, bad)
+        pixels, lower, upper, steps = self._im2col_fields(dims, box, kind, bad)
         if self.swizzle not in SWIZZLES:
             raise bad(f"swizzle {shown(self.swizzle)} is not one of {', '.join(SWIZZLES)}")
         if self.fill not in ("zero", "nan"):
             raise bad(f"fill {shown(self.fill)} is neither zero nor nan")
-        if not walked and any(not 1 <= b <= 256 for b in box):
+        if not im2col and any(not 1 <= b <= 256 for b in box):
             raise bad(f"box {shown(box)} is outside 1 to 256")
         if any(not 0 <= d <= 1 << 32 for d in dims):
             raise bad(f"dimensions {shown(dims)} are outside 0 to 2^32")
@@ -148,13 +157,13 @@ class TensorMap:
             return [*v, *[fill] * (5 - len(v))]
 
         return [address, base + offset, len(dims), size, *five(dims, 1), *five([size, *strides], 0),
-                *five(box[:1] if walked else box, 1), 1, *steps, 1, SWIZZLES[self.swizzle], int(self.fill == "nan"),
-                TYPES[kind], 0, pixels, *lower, *upper]  # fmt: skip
+                *five(box[:1] if im2col else box, 1), 1, *steps, 1, SWIZZLES[self.swizzle],
+                int(self.fill == "nan"), TYPES[kind], 0, pixels, *lower, *upper]  # fmt: skip
 
-    def _walk(
+    def _im2col_fields(
         self, dims: list[int], box: list[int], kind: str, bad: Callable[[str], LaunchError]
     ) -> tuple[int, list[int], list[int], list[int]]:
-        """Pixels a column (0: a tiled map), corners and steps; each of three."""
+        """Pixels per column (0: a tiled map); lower corner, upper corner and steps, each of length 3."""
         if self.im2col is None:
             return 0, [0] * 3, [0] * 3, [1] * 3
         if kind == "e2m1":
@@ -162,8 +171,8 @@ class TensorMap:
         return self.im2col.fields(dims, box, bad)
 
 
-#: types of maps by their number in the image
-_HELD = {
+#: PTX type -> its number in the bits of a map
+_IMAGE_TYPES = {
     "u8": 0,
     "u16": 1,
     "u32": 2,
@@ -179,14 +188,16 @@ _HELD = {
 }
 
 
-#: The lowest four bits of a map's image where it is of im2col: the emulator's own, since the hardware's bits are not known.
+#: The lowest four bits of an im2col map's image. They are the emulator's own: the hardware's bits are not
+#: known.
 IM2COL_IMAGE = 15
 
 
 def map_image(row: Sequence[int]) -> bytes:
-    """The 128 bytes that a kernel finds where a tensor map was passed: opaque to it, as core/exec_map.cpp reads them.
+    """The 128 bytes of a tensor map in the kernel's memory, as core/exec_map.cpp decodes them.
 
-    A map of im2col says that it is one and no more: the core takes it at its own place alone.
+    The image of an im2col map says only that it is one. The core knows the rest by the map's address, so a
+    kernel can use such a map only where it was passed, not from a copy.
     """
     base, rank = row[1:3]
     dims, strides, box, steps = (row[i : i + 5] for i in (4, 9, 14, 19))
@@ -196,32 +207,35 @@ def map_image(row: Sequence[int]) -> bytes:
     flags = (
         (IM2COL_IMAGE if pixels else 2)
         | (rank - 1) << 4
-        | _held(type_) << 7
+        | _image_type(type_) << 7
         | interleave << 11
         | (swizzle - atom) << 13
         | fill << 15
     )
     upper = sum((s >> 36 & 15) << 4 * i for i, s in enumerate(strides[1:]))
     spans = sum((s - 1) << 3 * i for i, s in enumerate(steps))
-    return struct.pack("<QI4II5IHx5B68x", base, flags | 1 << 18 | atom << 31, *((s >> 4) & 0xFFFFFFFF for s in strides[1:]),
-                       upper, *(max(n, 1) - 1 for n in dims), spans, *(n - 1 for n in box))  # fmt: skip
+    lows = ((s >> 4) & 0xFFFFFFFF for s in strides[1:])
+    extents = (max(n, 1) - 1 for n in dims)
+    return struct.pack("<QI4II5IHx5B68x", base, flags | 1 << 18 | atom << 31, *lows, upper, *extents, spans,
+                       *(n - 1 for n in box))  # fmt: skip
 
 
-def _held(type_: int) -> int:
-    """The number of a type in the image: the hardware's, but for tf32; bits and 8-bit floats count by their size."""
+def _image_type(type_: int) -> int:
+    """A type's number in the image: the hardware's, but for tf32. Bit types and 8-bit floats go by size."""
     name = next(name for name, number in TYPES.items() if number == type_)
-    if name in _HELD:
-        return _HELD[name]
+    if name in _IMAGE_TYPES:
+        return _IMAGE_TYPES[name]
     return {"16": 1, "32": 2, "64": 4}.get(name.lstrip("bus"), 0)
 
 
 @checked
 @dataclass(frozen=True)
 class Struct:
-    """A by-value parameter made of fields in order, each naturally aligned: tensors (pointers), numpy scalars, bytes.
+    """A by-value parameter: fields in order, naturally aligned; tensors (pointers), numpy scalars or bytes.
 
-    A :class:`TensorMap` among them is the descriptor itself, 128 bytes at a multiple of 64, as a ``CUtensorMap`` that a
-    structure holds. ``bytes`` stand where they come, as padding or another structure does. ``names`` is for messages.
+    A :class:`TensorMap` field is the descriptor itself: 128 bytes at a multiple of 64, like a ``CUtensorMap``
+    member of a structure. ``bytes`` are not aligned, so they can serve as padding or as a nested structure.
+    ``names`` names the fields in messages.
     """
 
     fields: Sequence[Any]
@@ -238,13 +252,16 @@ def _float(p: Param, value: float, name: str) -> bytes:
 class Arguments:
     """Packed parameters, memory regions and tensor maps of one launch."""
 
-    def __init__(self, entry: Entry, args: Sequence[Any], names: Sequence[str] | None) -> None:
+    def __init__(
+        self, entry: Entry, args: Sequence[Any], names: Sequence[str] | None, memory: Sequence[Any] = ()
+    ) -> None:
         if len(args) != len(entry.params):
             listing = ", ".join(
                 f".{p.type}{f'[{p.size}]' if p.is_array else ''} {p.name}" for p in entry.params
             )
             raise LaunchError(
-                f"kernel {entry.name} has {len(entry.params)} parameters ({listing}), {len(args)} arguments given"
+                f"kernel {entry.name} has {len(entry.params)} parameters ({listing}), "
+                f"{len(args)} arguments given"
             )
         self.names = [str(n) for n in names] if names else [p.name for p in entry.params]
         if len(self.names) != len(args):
@@ -252,6 +269,13 @@ class Arguments:
         self.arrays: list[Array] = []
         for a, n in zip(args, self.names, strict=True):
             self._collect(a, n)
+        self._distant = bool(memory)
+        for i, further in enumerate(memory):
+            if as_array(further, f"memory {i}") is None:
+                raise LaunchError(
+                    f"memory {i} is a {type(further).__name__}, neither a numpy array nor a torch tensor"
+                )
+            self._collect(further, f"memory {i}")
         self.regions: list[list[int]] = []  # emulated base, size, host, writable
         self.region_names: list[str] = []
         self.map_rows: list[list[int]] = []
@@ -272,7 +296,10 @@ class Arguments:
             self.arrays.append(arr)
 
     def _place(self) -> None:
-        """Give every allocation an emulated address; views of one allocation keep their distance."""
+        """Give every allocation an emulated address; views of one allocation keep their distance.
+
+        Where the kernel goes from one to another by their distance, all of them do.
+        """
         groups: list[tuple[int, int, list[Array]]] = []
         for a in sorted(self.arrays, key=lambda a: a.root):
             if groups and a.root[0] < groups[-1][1]:
@@ -282,7 +309,10 @@ class Arguments:
                 groups.append((a.root[0], a.root[1], [a]))
         self.next = ADDRESS_BASE
         self.bases: list[tuple[int, int, int]] = []  # host low, host high, emulated base
+        lowest = groups[0][0] // _ALIGN * _ALIGN if groups else 0
         for lo, hi, members in groups:
+            if self._distant:
+                self.next = ADDRESS_BASE + lo - lowest
             live = [m for m in members if m.high > m.low]
             self.bases.append((lo, max(hi, lo + 1), self.next))
             if live:
@@ -300,7 +330,7 @@ class Arguments:
         raise LaunchError(f"argument {a.name}: no region")
 
     def _map(self, t: TensorMap, name: str, address: int) -> bytes:
-        """Note a map that lies at an address; the bytes to put there."""
+        """Record the map at an address, and give the bytes to put there."""
         a = as_array(t.array, name)
         if a is None:
             raise LaunchError(

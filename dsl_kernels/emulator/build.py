@@ -1,4 +1,4 @@
-"""The compiled core: the one that came with the package, else built once per source and compiler, into the project's cache."""
+"""The compiled core: the package's own, else one built into the cache, once per source and compiler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .errors import BuildError
 log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "core"
-PREBUILT = Path(__file__).parent / "_core.so"  # of a distribution of the emulator alone, which has no sources
+PREBUILT = Path(__file__).parent / "_core.so"  # in the emulator's own distribution, which has no C++ sources
 # -ffp-contract=off and -frounding-math: results must not depend on what the host compiler fuses or folds.
 FLAGS = (
     "-O2",
@@ -31,20 +31,20 @@ FLAGS = (
     "-frounding-math",
     "-w",
 )
-COMPILE_SECONDS = 600  # a compile that takes longer hangs
-TELL_SECONDS = 5  # between two messages on how far the build is
+COMPILE_SECONDS = 600  # a compiler that takes longer is taken to hang
+TELL_SECONDS = 5  # between two progress messages
 
 
 def compiler() -> str:
     """The C++ compiler: ``CXX``, else g++, c++ or clang++ from the path."""
     for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
-        if name and (found := shutil.which(name)):
-            return found
+        if name and (path := shutil.which(name)):
+            return path
     raise BuildError("no C++17 compiler was found")
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run the compiler; what it wrote is in the result, failed or not."""
+    """Run the compiler; the result holds its output and its status, which may be a failure."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
@@ -68,9 +68,9 @@ def _fingerprint(cxx: str) -> str:
 
 
 def library_path() -> Path:
-    """The built library; compiled now if the cache has none that may be trusted.
+    """The built library; compiled now unless the cache holds one that may be trusted.
 
-    One process builds while others wait for it, and the file appears complete, by a rename.
+    One process builds while the others wait. A rename puts the complete file in place.
 
     Raises:
         BuildError: no compiler, a compile that failed, or a cache folder that cannot be written.
@@ -80,7 +80,7 @@ def library_path() -> Path:
         raise BuildError(
             f"{PREBUILT} is missing, which came with the package", fix="install the package again"
         )
-    # What only a build needs: the emulator alone, with its core, depends on numpy and nothing else.
+    # Only a build needs these: the emulator's own distribution, which has a compiled core, needs numpy alone.
     import filelock
 
     from ..runtime.cache import cache_root
@@ -120,7 +120,7 @@ def _usable(target: Path) -> bool:
 
 
 def _build(cxx: str, target: Path) -> None:
-    fd, name = tempfile.mkstemp(suffix=".so", dir=target.parent)  # for the user alone
+    fd, name = tempfile.mkstemp(suffix=".so", dir=target.parent)  # mkstemp: no other user may write to it
     os.close(fd)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent) as objects:
@@ -139,7 +139,7 @@ def _succeeded(cxx: str, done: subprocess.CompletedProcess[str]) -> None:
 
 
 def _compile(cxx: str, sources: list[Path], objects: Path) -> list[str]:
-    """One object file for each source, several compilers at once; says now and then how far it is."""
+    """Compile each source to an object file, several at once, and log the progress."""
     log.warning(
         "building the emulator's core, once for this version: %d files with %s", len(sources), Path(cxx).name
     )

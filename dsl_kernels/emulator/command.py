@@ -1,4 +1,4 @@
-"""The command of the emulator alone, `ptx-emulator`: it checks a kernel or a program, with no GPU and nothing but numpy."""
+"""`ptx-emulator`, the command of the emulator's own distribution: checks a kernel or a program."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from .interleaving import interleavings
 from .launch import launch_each
 
 PURPOSE = (
-    "Executes PTX written for NVIDIA GPUs (sm_90a, sm_100a) on this CPU under many interleavings and checks every access. It "
-    "verifies kernels before they run on a GPU: it is no platform to run them on, and nothing is translated."
+    "Executes PTX written for NVIDIA GPUs (sm_90a, sm_100a) on this CPU under many interleavings and checks "
+    "every access. It verifies kernels before they run on a GPU: it is no platform to run them on, and "
+    "nothing is translated."
 )
 ARGUMENT = (
-    "a number; `none` for a null pointer; an array, as the path of an .npy file or zeros:float32:64x128; map:BOX:SWIZZLE:ARRAY for a "
-    "tensor map, as in map:64x32:128B:x.npy (the box innermost first)"
+    "a number; `none` for a null pointer; an array, as the path of an .npy file or zeros:float32:64x128; "
+    "map:BOX:SWIZZLE:ARRAY for a tensor map, as in map:64x32:128B:x.npy (the box innermost first)"
 )
 MOST_BYTES = 1 << 32
 
@@ -45,10 +46,10 @@ def _run_parser() -> argparse.ArgumentParser:
     run.add_argument("--block", type=_sizes, metavar="X[,Y[,Z]]", help="threads of a CTA (default: .reqntid)")
     run.add_argument("--cluster", type=_sizes, metavar="X[,Y[,Z]]", help="CTAs of a cluster")
     run.add_argument("--dynamic-smem", type=int, default=0, metavar="BYTES", help="dynamic shared memory")
-    run.add_argument("--jobs", type=int, help="interleavings that run at once (default: one a core)")
-    run.add_argument("--strict", action="store_true", help="count as errors what else are warnings")
+    run.add_argument("--jobs", type=int, help="interleavings that run at once (default: one per core)")
+    run.add_argument("--strict", action="store_true", help="turn every warning into an error")
     run.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="where arrays go, as argument_0.npy and so on"
+        "--out", type=Path, metavar="FOLDER", help="write the arrays here, as argument_0.npy and so on"
     )
     return _shared(run, 8)
 
@@ -61,10 +62,12 @@ def _script_parser() -> argparse.ArgumentParser:
         "program", type=Path, help="a Python file that uses CuTe DSL, TileLang, Triton or the driver"
     )
     script.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="the program's own arguments")
-    script.add_argument("--arch", default="sm_90a", help="what the program is compiled for (default: sm_90a)")
+    script.add_argument(
+        "--arch", default="sm_90a", help="architecture to compile the program for (default: sm_90a)"
+    )
     script.add_argument("--sms", type=int, default=4, help="SMs that the program sees (default: 4)")
     script.add_argument(
-        "--explain", type=Path, metavar="FOLDER", help="where pages go that explain what was found"
+        "--explain", type=Path, metavar="FOLDER", help="write pages here that explain the findings"
     )
     return _shared(script, 5)
 
@@ -73,7 +76,7 @@ def _shared(parser: argparse.ArgumentParser, count: int) -> argparse.ArgumentPar
     parser.add_argument(
         "--interleavings", type=int, default=count, help=f"how many to try (default: {count})"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random ones (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random interleavings (default: 0)")
     parser.add_argument("--coverage", action="store_true", help="print what none of the runs reached")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -87,7 +90,7 @@ def argument(text: str) -> Any:
     """A kernel's argument as the command line spells it.
 
     Raises:
-        LaunchError: text that is none of the forms, or a file that is no array.
+        LaunchError: the text has none of the forms, or the file holds no array.
     """
     try:
         if text == "none":
@@ -132,19 +135,24 @@ def _run(chosen: argparse.Namespace) -> bool:
     strict = dict.fromkeys(("strict_fences", "strict_lapping", "strict_exits", "strict_races"), chosen.strict)
     reached, rows, results = Coverage(), [], set()
     for report in launch_each(
-        ptx, chosen.grid, chosen.block, arguments, interleavings=interleavings(chosen.interleavings, chosen.seed),
-        jobs=chosen.jobs, cluster=chosen.cluster, dynamic_smem=chosen.dynamic_smem, entry=chosen.entry, check="report",
+        ptx, chosen.grid, chosen.block, arguments,
+        interleavings=interleavings(chosen.interleavings, chosen.seed), jobs=chosen.jobs,
+        cluster=chosen.cluster, dynamic_smem=chosen.dynamic_smem, entry=chosen.entry, check="report",
         **strict,
     ):  # fmt: skip
         reached = reached.merged(report.coverage)
         results.add(tuple(array.tobytes() for array in arrays.values()))
         rows.append(
             {
-                "interleaving": str(report.interleaving), "ok": report.ok, "instructions": report.instructions,
-                "seconds": round(report.seconds, 3), "errors": report.error_count, "warnings": report.warning_count,
+                "interleaving": str(report.interleaving),
+                "ok": report.ok,
+                "instructions": report.instructions,
+                "seconds": round(report.seconds, 3),
+                "errors": report.error_count,
+                "warnings": report.warning_count,
                 "findings": [{"code": f.code, "error": f.error, "text": str(f)} for f in report.findings],
             }
-        )  # fmt: skip
+        )
         if not chosen.json:
             _say(str(report))
     if chosen.out is not None:
@@ -170,23 +178,23 @@ def _script(chosen: argparse.Namespace) -> bool:
     if not chosen.program.is_file():
         raise LaunchError(f"{chosen.program} is no file", fix="give the path of the program")
     outcome = check_program(
-        chosen.program, chosen.rest, arch=chosen.arch, interleavings=chosen.interleavings, seed=chosen.seed, sms=chosen.sms,
-        explain=chosen.explain, quiet=chosen.json,
+        chosen.program, chosen.rest, arch=chosen.arch, interleavings=chosen.interleavings, seed=chosen.seed,
+        sms=chosen.sms, explain=chosen.explain, quiet=chosen.json,
     )  # fmt: skip
     if chosen.json:
         _say(json.dumps(outcome.as_dict(chosen.coverage), indent=1))
         return outcome.ok
     _say(summary(outcome.session))
     if chosen.coverage:
-        for kernel, found in outcome.session.coverage().items():
-            _say(f"What all launches of {kernel.entry} reached together: {found}")
+        for kernel, reached in outcome.session.coverage().items():
+            _say(f"What all launches of {kernel.entry} reached together: {reached}")
     if outcome.failure:
         sys.stderr.write(f"the program failed: {outcome.failure}\n")
     return outcome.ok
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point: 0 when everything passed, 1 when a check failed or the program did, 2 for bad arguments."""
+    """Entry point: 0 when everything passed, 1 when a check or the program failed, 2 for bad arguments."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     given = list(sys.argv[1:] if arguments is None else arguments)
     first = argparse.ArgumentParser("ptx-emulator", description=PURPOSE)

@@ -1,4 +1,4 @@
-"""What a launch reached, and what it did not: instructions, ways of branches, phases of barriers, rings, waits."""
+"""Coverage of a launch: the instructions, branch directions, barrier phases and ring slots it reached."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from .errors import LaunchError
 if TYPE_CHECKING:
     from .isa import Program
 
-#: Instructions between a wait and the branch that tries it again, at most.
+#: The most instructions between a wait on an mbarrier and the branch that retries it.
 TRIED = 4
 NEVER, ALWAYS = "never taken", "always taken"
 
 
 @dataclass(frozen=True)
 class Location:
-    """A place in the program: PTX line and text, and the generated source line when the PTX has ``.loc``.
+    """A place in the program: PTX line and text, and the source line where the PTX has ``.loc``.
 
-    ``around`` is the source line that calls the function which holds ``source``, where it was inlined.
+    In an inlined function, ``source`` is the line inside the function and ``around`` the line of its
+    outermost call.
     """
 
     ptx_line: int
@@ -35,7 +36,7 @@ class Location:
 
     @property
     def line(self) -> str:
-        """The line of the module that the kernel was written in, or the PTX line where the text names none."""
+        """The line of the kernel's own module, or the PTX line where the PTX names no source."""
         return self.around or self.source or f"PTX line {self.ptx_line}"
 
 
@@ -54,14 +55,14 @@ def place(program: Program, pc: int) -> Location:
 class Barrier:
     """A barrier, and how far it came in the CTA where it came furthest.
 
-    ``phases`` were completed; ``awaited`` is the last of them whose end a thread waited for. Asking a fresh mbarrier for the
-    phase before its first, as producers of an empty ring do, is no wait.
+    ``phases`` counts completed phases; ``awaited`` is the last of them whose end a thread waited for. A test
+    of a fresh mbarrier for the phase before its first (a producer's test of an empty ring) is no wait.
     """
 
     kind: str  # "mbarrier" or "bar"
-    offset: int  # in shared memory, or the number
+    offset: int  # shared-memory offset of an mbarrier; number of a bar
     where: Location  # of the initialisation, or of an instruction that uses it
-    expected: int  # arrivals of a phase; 0: all threads of the CTA
+    expected: int  # arrivals per phase; 0: all threads of the CTA
     phases: int
     awaited: int
 
@@ -69,15 +70,17 @@ class Barrier:
         name = (
             f"mbarrier at shared byte {self.offset}" if self.kind == "mbarrier" else f"barrier {self.offset}"
         )
-        return f"{name} of {self.where.line}: {self.phases} phase{'' if self.phases == 1 else 's'}, {self.awaited} awaited"
+        plural = "" if self.phases == 1 else "s"
+        return f"{name} of {self.where.line}: {self.phases} phase{plural}, {self.awaited} awaited"
 
 
 @dataclass
 class Coverage:
     """What one launch reached, or several of one kernel together (``merged``).
 
-    Instructions count as executed when a lane executed them, its guard included; branches when a lane came there, and
-    unconditional ones always: compilers leave jumps out of blocks that go on elsewhere, and they compute nothing.
+    An instruction counts as executed when a lane executed it (the lane's guard was true). A conditional
+    branch counts when a lane reached it. An unconditional branch always counts: it computes nothing, and it
+    says little when a compiler leaves one after code that never falls through.
     """
 
     program: Program | None = None
@@ -109,29 +112,30 @@ class Coverage:
 
     @property
     def one_way(self) -> list[tuple[Location, str]]:
-        """Conditional branches that were executed and went one way alone, with that way.
+        """Conditional branches that always went the same way, with that way.
 
-        Those that try an mbarrier again are left out: how often they do is a matter of the interleaving.
+        The branches that retry an mbarrier are left out: their direction depends on the interleaving.
         """
         if self.program is None:
             return []
         body = self.program.entry.body
 
-        def tries_again(i: int) -> bool:
+        def retries(i: int) -> bool:
             return any("mbarrier" in st.opcode and "wait" in st.opcode for st in body[max(i - TRIED, 0) : i])
 
-        found = [
+        branches = [
             i
             for i, st in enumerate(body)
-            if st.guard and st.opcode.startswith("bra") and self.ways[i] in (1, 2) and not tries_again(i)
+            if st.guard and st.opcode.startswith("bra") and self.ways[i] in (1, 2) and not retries(i)
         ]
-        return [(place(self.program, i), ALWAYS if self.ways[i] == 1 else NEVER) for i in found]
+        return [(place(self.program, i), ALWAYS if self.ways[i] == 1 else NEVER) for i in branches]
 
     @property
     def lines(self) -> dict[str, tuple[int, int]]:
-        """For every line of the source, or of the PTX, its instructions and how many of them were executed.
+        """Line of the source (or of the PTX) -> (its instructions, how many of them were executed).
 
-        Unconditional branches do not count: the line of a loop's last statement often holds the one that goes back.
+        Unconditional branches do not count: a loop's jump back often carries the line of the loop's last
+        statement.
         """
         out: dict[str, tuple[int, int]] = {}
         if self.program is None:
@@ -146,29 +150,29 @@ class Coverage:
 
     @property
     def unexecuted_lines(self) -> list[str]:
-        """Lines of the source, or of the PTX, none of whose instructions was executed."""
+        """Lines of the source (or of the PTX) of which no instruction was executed."""
         return [line for line, (_, run) in self.lines.items() if not run]
 
     @property
     def share(self) -> float:
-        """Instructions that were executed, of all."""
+        """The fraction of the instructions that was executed."""
         return sum(self.executed) / max(len(self.visits), 1)
 
     # Barriers
 
     @property
     def short_barriers(self) -> list[Barrier]:
-        """Barriers with fewer than two phases: nothing in the run depends on their second."""
+        """Barriers with fewer than two phases: the run says nothing about their parity."""
         return [b for b in self.barriers if b.phases < 2]
 
     @property
     def unawaited_barriers(self) -> list[Barrier]:
-        """Barriers that completed a phase, or were set up, and for which no thread waited: a wrong count is not seen."""
+        """Barriers for which no thread waited: the run cannot show a wrong arrival count."""
         return [b for b in self.barriers if not b.awaited]
 
     @property
     def rings(self) -> dict[str, list[Barrier]]:
-        """Barriers that one line of the source sets up, two and more of them: the slots of a ring."""
+        """Source line -> its mbarriers, where the line sets up two or more: the slots of a ring."""
         rings: dict[str, list[Barrier]] = {}
         for b in self.barriers:
             if b.kind == "mbarrier":
@@ -177,21 +181,21 @@ class Coverage:
 
     @property
     def unwrapped_rings(self) -> list[str]:
-        """Rings whose slots were all used once at most."""
+        """Rings of which every slot was used at most once."""
         return [line for line, slots in self.rings.items() if all(b.phases < 2 for b in slots)]
 
     @property
     def unawaited_rings(self) -> list[str]:
-        """Rings of barriers for which no thread waited: the empty side of a pipeline that never filled up, as a rule."""
+        """Rings for which no thread waited: usually the empty side of a pipeline that never filled up."""
         return [line for line, slots in self.rings.items() if all(not b.awaited for b in slots)]
 
     # Several launches
 
     def merged(self, other: Coverage) -> Coverage:
-        """What two launches of one kernel reached between them.
+        """What two launches of one kernel reached together.
 
         Raises:
-            LaunchError: they are of different kernels.
+            LaunchError: the launches are of different kernels.
         """
         if not self.visits:
             return other
@@ -203,7 +207,8 @@ class Coverage:
         for b in other.barriers:
             key = (b.kind, b.offset, b.where)
             a = barriers.get(key, b)
-            barriers[key] = Barrier(b.kind, b.offset, b.where, b.expected, max(a.phases, b.phases), max(a.awaited, b.awaited))  # fmt: skip
+            phases, awaited = max(a.phases, b.phases), max(a.awaited, b.awaited)
+            barriers[key] = Barrier(b.kind, b.offset, b.where, b.expected, phases, awaited)
         return Coverage(
             self.program,
             [a + b for a, b in zip(self.visits, other.visits, strict=True)],
@@ -217,22 +222,29 @@ class Coverage:
     # Text
 
     def as_dict(self) -> dict[str, object]:
-        """The same as plain data."""
+        """The coverage as plain data."""
         return {
             "instructions": len(self.visits),
             "executed": sum(self.executed),
             "unexecuted_lines": self.unexecuted_lines,
             "one_way": [{"line": x.line, "ptx_line": x.ptx_line, "way": way} for x, way in self.one_way],
             "barriers": [
-                {"kind": b.kind, "offset": b.offset, "line": b.where.line, "expected": b.expected, "phases": b.phases, "awaited": b.awaited}
+                {
+                    "kind": b.kind,
+                    "offset": b.offset,
+                    "line": b.where.line,
+                    "expected": b.expected,
+                    "phases": b.phases,
+                    "awaited": b.awaited,
+                }
                 for b in self.barriers
             ],
             "unwrapped_rings": self.unwrapped_rings,
             "unawaited_rings": self.unawaited_rings,
-        }  # fmt: skip
+        }
 
     def describe(self, sources: Callable[[str], str | None] | None = None) -> str:
-        """What was not reached, by line; ``sources`` gives the text of a line of a source where it is known."""
+        """What the launch did not reach, by line; ``sources`` gives the text of a source line, or None."""
 
         def quoted(line: str) -> str:
             text = sources(line) if sources else None
@@ -262,10 +274,9 @@ class Coverage:
 
 
 def covered(program: Program, visits: list[int], ways: list[int], barriers: list[list[int]]) -> Coverage:
-    """Coverage as the core counted it."""
-    return Coverage(
-        program,
-        visits,
-        ways,
-        [Barrier("bar" if kind else "mbarrier", offset, place(program, pc), expected, phases, awaited) for kind, pc, offset, expected, phases, awaited in barriers],
-    )  # fmt: skip
+    """Coverage from the core's counts."""
+    named = [
+        Barrier("bar" if kind else "mbarrier", offset, place(program, pc), expected, phases, awaited)
+        for kind, pc, offset, expected, phases, awaited in barriers
+    ]
+    return Coverage(program, visits, ways, named)

@@ -1,9 +1,10 @@
-"""The 128 bytes that a tensor copy reads: described, written and recognised.
+"""The 128-byte descriptor of a tensor copy: described, written and recognised.
 
-The driver's own encoding is opaque. Two forms are understood here: that of :meth:`Descriptor.encode`, which holds the
-arguments of ``cuTensorMapEncodeTiled`` or ``cuTensorMapEncodeIm2col`` as they are, and that of host code which CuTe DSL generates, which writes the
-hardware's bits itself. Of those bits only the fields below were found, by comparing what such host code writes for
-known tensors; what does not look like them is no descriptor. How the hardware's bits say im2col is not known.
+The driver's encoding is opaque. This module understands two forms. :meth:`Descriptor.encode` stores the
+arguments of ``cuTensorMapEncodeTiled`` or ``cuTensorMapEncodeIm2col`` as they are. The host code that CuTe
+DSL generates writes the hardware's bits itself; the fields below were inferred from what it writes for known
+tensors, and bytes that do not match them are taken for no descriptor. How the hardware's bits encode im2col
+is not known.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from .im2col import Im2col
 SIZE = 128  # bytes of a descriptor
 ALIGN = 64  # where one may begin
 
-#: CUtensorMapDataType -> the emulator's type; what is missing are types of 4 and 6 bits that shared memory holds unpacked
+#: The emulator's type by CUtensorMapDataType, without the 4- and 6-bit types that shared memory holds
+#: unpacked.
 DATA_TYPES = (
     "u8",
     "u16",
@@ -40,11 +42,11 @@ DATA_TYPES = (
 _SWIZZLE_NAMES = tuple(SWIZZLES)
 _FILLS = ("zero", "nan")
 
-_NO_ARRAY = Array("", 0, 0, 0, (0, 0), (), (), 1, "u8", True, None)  # a map that states all sizes asks none
+_NO_ARRAY = Array("", 0, 0, 0, (0, 0), (), (), 1, "u8", True, None)  # for a map that states all sizes itself
 
 _TAG = b"EmuTMap1"
 _FORM = struct.Struct("<8sQ5Q4Q5H5BBBBBBB6h")
-# Types by the number in the descriptor's bits, where that differs from CUtensorMapDataType.
+# Number in the descriptor's bits -> CUtensorMapDataType, where the two differ.
 _HARDWARE_TYPES = {8: 10, 9: 8, 10: 9, 11: 13, 12: 14}
 
 
@@ -53,9 +55,10 @@ _HARDWARE_TYPES = {8: 10, 9: 8, 10: 9, 11: 13, 12: 14}
 class Descriptor:
     """A tensor map as the driver's call describes it: over addresses, not over tensors.
 
-    Corners (``lower`` and ``upper``, of every dimension between channels and images) make it one of
-    ``cuTensorMapEncodeIm2col``, whose ``box`` is (channels per pixel, pixels per column). Sizes are innermost first. ``strides`` are bytes and leave out the innermost dimension, ``data_type``,
-    ``swizzle``, ``interleave`` and ``fill`` are the enumerators of cuda.h.
+    Sizes are innermost first. ``strides`` are in bytes and omit the innermost dimension. ``data_type``,
+    ``swizzle``, ``interleave`` and ``fill`` are enumerators of cuda.h. Corners (``lower`` and ``upper``, one
+    entry for every dimension between channels and images) make the map one of ``cuTensorMapEncodeIm2col``,
+    whose ``box`` is (channels per pixel, pixels per column).
     """
 
     address: int
@@ -71,7 +74,7 @@ class Descriptor:
     upper: Sequence[int] = ()
 
     def encode(self) -> bytes:
-        """128 bytes that the emulator recognises wherever a kernel's parameters or memory hold them."""
+        """128 bytes that the emulator recognises in a kernel's parameters and in its memory."""
         rank = len(self.dims)
         steps = self.element_strides or (1,) * rank
 
@@ -81,8 +84,8 @@ class Descriptor:
         try:
             body = _FORM.pack(
                 _TAG, self.address, *padded(self.dims, 5), *padded(self.strides, 4), *padded(self.box, 5),
-                *padded(steps, 5), rank, self.data_type, self.swizzle, self.interleave, self.fill, len(self.lower),
-                *padded(self.lower, 3), *padded(self.upper, 3),
+                *padded(steps, 5), rank, self.data_type, self.swizzle, self.interleave, self.fill,
+                len(self.lower), *padded(self.lower, 3), *padded(self.upper, 3),
             )  # fmt: skip
         except struct.error as error:
             raise LaunchError(f"tensor map {shown(self)}: {error}") from None
@@ -90,7 +93,7 @@ class Descriptor:
 
     @staticmethod
     def decode(data: bytes) -> Descriptor | None:
-        """The descriptor that :meth:`encode` wrote, or None."""
+        """The descriptor that :meth:`encode` wrote, or None for other bytes."""
         if len(data) < SIZE or data[: len(_TAG)] != _TAG:
             return None
         v = _FORM.unpack(data[: _FORM.size])
@@ -103,7 +106,7 @@ class Descriptor:
 
     @staticmethod
     def from_hardware(data: bytes, mapped: Callable[[int], bool]) -> Descriptor | None:
-        """What the hardware's bits say, or None where they are no descriptor of memory that is ``mapped``."""
+        """The descriptor in the hardware's bits; None where they describe no address that is ``mapped``."""
         if len(data) < 64 or data[: len(_TAG)] == _TAG:
             return None
         w = struct.unpack("<16I", data[:64])
@@ -125,10 +128,11 @@ class Descriptor:
         )
 
     def row(self, at: int, name: str) -> list[int]:
-        """The row that the core takes for a descriptor at the generic address ``at``.
+        """The core's row for a descriptor at the generic address ``at``.
 
         Raises:
-            LaunchError: the driver or the hardware would refuse it, or the emulator has no such type or swizzle.
+            LaunchError: the driver or the hardware would refuse the map, or the emulator lacks its type or
+                swizzle.
         """
 
         def bad(why: str) -> LaunchError:
@@ -149,8 +153,8 @@ class Descriptor:
         steps = list(self.element_strides) or [1] * len(self.dims)
         if len(steps) != len(self.dims) or any(not 1 <= s <= 8 for s in steps):
             raise bad(f"element strides {shown(steps)} are outside 1 to 8")
-        walked = bool(self.lower or self.upper)
-        if walked and steps[-1] != 1:
+        im2col = bool(self.lower or self.upper)
+        if im2col and steps[-1] != 1:
             raise bad(f"element strides {shown(steps)}: an im2col map goes through the images one by one")
         described = TensorMap(
             None,
@@ -160,7 +164,7 @@ class Descriptor:
             list(self.strides),
             _FILLS[self.fill],
             DATA_TYPES[self.data_type],
-            im2col=Im2col(list(self.lower), list(self.upper), steps[1:-1]) if walked else None,
+            im2col=Im2col(list(self.lower), list(self.upper), steps[1:-1]) if im2col else None,
         )
         row = described.row(at, self.address, _NO_ARRAY, name)
         row[19 : 19 + len(steps)] = steps
@@ -168,7 +172,7 @@ class Descriptor:
 
 
 def found(data: bytes, base: int) -> list[tuple[int, Descriptor]]:
-    """The encoded descriptors in some memory, with their addresses."""
+    """The address and the content of every descriptor that :meth:`Descriptor.encode` wrote into ``data``."""
     out = []
     at = data.find(_TAG)
     while at >= 0:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class EmulatorError(BaseError, RuntimeError):
-    """A kernel failed a check while it was executed.
+    """A kernel failed a check while the emulator executed it.
 
-    ``finding`` is the first error found, ``report`` everything known when execution stopped.
+    ``finding`` is the first error; ``report`` holds everything known when execution stopped.
     """
 
     default_code = "EMULATOR"
@@ -43,7 +43,7 @@ class EmulatorError(BaseError, RuntimeError):
         self.report = report
 
     def at(self, where: str) -> Self:
-        """The same error, its finding and its report with it, at a line of a declaration."""
+        """The same error, with its finding and its report, at a line of a declaration."""
         return _rebuild(type(self), self.got, self.finding, self.report, self.fix, where)
 
     def __reduce__(self):
@@ -64,15 +64,15 @@ class PtxSyntaxError(EmulatorError):
 
 
 class UnsupportedInstruction(EmulatorError):
-    """An instruction, or a form of one, that the emulator does not execute. It never guesses."""
+    """The emulator does not execute an instruction, or this form of it. It never guesses."""
 
     default_code = "PTX_UNSUPPORTED"
-    default_expected = "instructions that the emulator executes (listed in docs/emulator.md)"
+    default_expected = "instructions that the emulator executes (listed in docs/emulator_limits.md)"
     default_fix = "write it with a supported form, or run the kernel on a GPU"
 
 
 class LaunchError(EmulatorError, ValueError):
-    """Launch arguments do not fit the kernel: count, type, shape, grid, cluster or shared memory."""
+    """The launch does not fit the kernel: arguments, grid, block, cluster or shared memory."""
 
     default_code = "EMULATOR_LAUNCH"
     default_subject = "the emulated launch"
@@ -103,4 +103,4 @@ def _refused(name: str, expected: str, got: str, fix: str) -> LaunchError:
 
 
 checked: Any = partial(arguments.checked, error=_refused)
-"""Refuse arguments of other types than a function's annotations name, with a :class:`LaunchError`."""
+"""Decorator: raise a :class:`LaunchError` for arguments whose types differ from the annotations."""

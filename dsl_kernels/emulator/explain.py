@@ -1,9 +1,9 @@
-"""Why a check failed: both accesses, what should have ordered them and did not, and the shortest run that shows it.
+"""Why a check failed: both accesses, the edge missing between them, and the shortest run that shows it.
 
 >>> explanation = explain(run, report, ptx)                                    # doctest: +SKIP
 >>> print(explanation)                                                         # doctest: +SKIP
 
-``run(interleaving, **options)`` launches the kernel again from the same memory and hands the options to
+``run(interleaving, **options)`` launches the kernel again from the same memory and passes the options to
 :func:`dsl_kernels.emulator.launch`.
 """
 
@@ -20,54 +20,61 @@ from .interleaving import Interleaving, interleavings
 from .launch import _decode
 from .report import Event, Finding, Report
 
-TRACE = 100_000  # events that are looked at
-TRIES = 40  # interleavings tried for a shorter one
+TRACE = 100_000  # the most events that are examined
+TRIES = 40  # interleavings to try for a shorter run
 
 _ARRIVES = re.compile(
-    r"\b(mbarrier\.arrive|mbarrier\.complete_tx|bar(rier)?(\.cta)?\.(sync|arrive|red)|barrier\.cluster\.arrive|bar\.warp|"
-    r"tcgen05\.commit|tcgen05\.fence|wgmma\.(commit_group|fence)|cp\.async\.(bulk\.)?commit_group|cp\.async\.mbarrier|fence|membar|"
-    r"(st|red|atom)\.\S*(release|acq_rel)|griddepcontrol\.launch_dependents)"
+    r"\b(mbarrier\.arrive|mbarrier\.complete_tx|bar(rier)?(\.cta)?\.(sync|arrive|red)|"
+    r"barrier\.cluster\.arrive|bar\.warp|tcgen05\.commit|tcgen05\.fence|wgmma\.(commit_group|fence)|"
+    r"cp\.async\.(bulk\.)?commit_group|cp\.async\.mbarrier|fence|membar|(st|red|atom)\.\S*(release|acq_rel)|"
+    r"griddepcontrol\.launch_dependents)"
 )
 _WAITS = re.compile(
-    r"\b(mbarrier\.(try|test)_wait|bar(rier)?(\.cta)?\.(sync|red)|barrier\.cluster\.wait|bar\.warp|fence|membar|tcgen05\.(wait|fence)|"
-    r"wgmma\.(wait_group|fence)|cp\.async\.(bulk\.)?wait_(group|all)|(ld|atom)\.\S*(acquire|acq_rel)|griddepcontrol\.wait)"
+    r"\b(mbarrier\.(try|test)_wait|bar(rier)?(\.cta)?\.(sync|red)|barrier\.cluster\.wait|bar\.warp|fence|"
+    r"membar|tcgen05\.(wait|fence)|wgmma\.(wait_group|fence)|cp\.async\.(bulk\.)?wait_(group|all)|"
+    r"(ld|atom)\.\S*(acquire|acq_rel)|griddepcontrol\.wait)"
 )
 
 _ORDER = "nothing orders {earlier} before {later}"
-#: code -> the edge that the order of events lacks
+#: finding's code -> the ordering edge that is missing
 _EDGES = {
-    "race": _ORDER
-    + ": {first} must release after its access (an arrival, a barrier, a commit), and {second} must acquire that before its own",
+    "race": _ORDER + ": {first} must release after its access (an arrival, a barrier, a commit), "
+    "and {second} must acquire that before its own",
     "same-value-race": _ORDER + ": a barrier between the two stores, or one warp alone that stores",
-    "missing-proxy-fence": "{first} writes by ordinary stores and {second} has the asynchronous proxy access it: "
-    "`fence.proxy.async` of the writer after {earlier}, before it arrives where {second} waits",
-    "missing-proxy-fence-cp-async": "the data of `cp.async` is read through the asynchronous proxy: `fence.proxy.async` after the wait for it",
-    "missing-tcgen05-fence": "`tcgen05.fence::before_thread_sync` after {earlier} and `tcgen05.fence::after_thread_sync` before {later}",
+    "missing-proxy-fence": "{first} writes by ordinary stores and {second} has the asynchronous proxy "
+    "access it: `fence.proxy.async` of the writer after {earlier}, before it arrives where {second} waits",
+    "missing-proxy-fence-cp-async": "the data of `cp.async` is read through the asynchronous proxy: "
+    "`fence.proxy.async` after the wait for it",
+    "missing-tcgen05-fence": "`tcgen05.fence::before_thread_sync` after {earlier} "
+    "and `tcgen05.fence::after_thread_sync` before {later}",
     "missing-wgmma-fence": "`wgmma.fence.sync.aligned` between {earlier} and {later}",
     "wgmma-register-in-flight": "`wgmma.wait_group` between {earlier} and {later}",
     "tmem-load-not-waited": "`tcgen05.wait::ld` between {earlier} and {later}",
     "lane-race": "`bar.warp.sync` between {earlier} and {later}",
-    "uninit-memory": "no write comes before {later}: either its writer is not waited for, or nothing writes there",
+    "uninit-memory": "no write comes before {later}: either its writer is not waited for, "
+    "or nothing writes there",
     "uninit-register": "no instruction on this path writes the register that {later} uses",
-    "deadlock": "an arrival that the barrier above still lacks: some warp takes another path, or the count is too high",
-    "exit-before-bulk-read": "`cp.async.bulk.wait_group.read` of the issuing thread between {earlier} and the end of the CTA",
+    "deadlock": "an arrival that the barrier above still lacks: some warp takes another path, "
+    "or the count is too high",
+    "exit-before-bulk-read": "`cp.async.bulk.wait_group.read` of the issuing thread between {earlier} "
+    "and the end of the CTA",
 }
-# Of a race whose earlier access is part of something in flight: whoever comes later must wait for its end.
+# A race whose earlier access belongs to an asynchronous operation: the later side must wait for its end.
 _IN_FLIGHT = (
-    "what {earlier} started may still be in flight at {later}: {second} must wait for its end (the phase of its mbarrier, its "
-    "commit or wait group) before"
+    "what {earlier} started may still be in flight at {later}: {second} must wait for its end "
+    "(the phase of its mbarrier, its commit or wait group) before"
 )
-# Of a race whose later access is part of something that was started before the earlier one.
+# A race whose later access belongs to an asynchronous operation that started before the earlier access.
 _STILL_IN_FLIGHT = (
-    "what {later} started is still in flight at {earlier}: {first} must wait for its end (the phase of its mbarrier, its commit "
-    "or wait group) before"
+    "what {later} started is still in flight at {earlier}: {first} must wait for its end "
+    "(the phase of its mbarrier, its commit or wait group) before"
 )
 _DEFAULT = "a rule about the instruction itself, and not about the order of two"
 
 
 @dataclass(frozen=True)
 class Place:
-    """An access: who, the PTX line, and the line of the source that it comes from, where the PTX names one."""
+    """An access: the warp or copy that made it, its PTX line, and its source line where the PTX names one."""
 
     who: str
     where: Location
@@ -85,11 +92,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What :func:`explain` found out.
+    """The result of :func:`explain`.
 
-    ``accesses`` are the earlier and the later one, or one alone. ``released`` is what the earlier side did after its
-    access that others could wait for, ``acquired`` what the later side waited for before its own; between these the
-    edge is missing. ``events`` are those of the two warps up to the finding, under ``interleaving``.
+    ``accesses`` holds the earlier and the later access, or only one where a finding has only one.
+    ``released`` lists what the earlier side did after its access that others could wait for; ``acquired``
+    lists what the later side waited for before its own access. The missing edge is between these two.
+    ``events`` are the events of the two warps up to the finding, under ``interleaving``.
     """
 
     finding: Finding
@@ -102,8 +110,8 @@ class Explanation:
     released: tuple[Place, ...]
     acquired: tuple[Place, ...]
     events: tuple[Event, ...]
-    earlier_event: int  # index into events, -1: not among them
-    later_event: int
+    earlier_event: int  # index into events; -1: not among them
+    later_event: int  # the same
 
     def __str__(self) -> str:
         lines = [str(self.finding), ""]
@@ -120,7 +128,8 @@ class Explanation:
         lines += [
             "",
             f"shortest run: {self.instructions} warp instructions under {self.interleaving}",
-            f"  ({self.shown_by} of {self.tried} interleavings show it; launch(..., interleaving={self.interleaving}) replays it)",
+            f"  ({self.shown_by} of {self.tried} interleavings show it; "
+            f"launch(..., interleaving={self.interleaving}) replays it)",
         ]
         return "\n".join(lines)
 
@@ -130,7 +139,7 @@ def _labels(count: int) -> Sequence[str]:
 
 
 def _stopped(run: Callable[..., Report], interleaving: Interleaving) -> Report | None:
-    """The run up to its first error, with its events; None when it has none."""
+    """The run up to its first error, with its events; None for a run without an error."""
     try:
         report = run(interleaving, check="raise", trace=TRACE)
     except EmulatorError as error:
@@ -148,20 +157,26 @@ def _same(a: Finding, b: Finding) -> bool:
 
 
 def explain(
-    run: Callable[..., Report], report: Report, ptx: str, entry: str | None = None, *, tries: int = TRIES, seed: int = 0
-) -> Explanation:  # fmt: skip
+    run: Callable[..., Report],
+    report: Report,
+    ptx: str,
+    entry: str | None = None,
+    *,
+    tries: int = TRIES,
+    seed: int = 0,
+) -> Explanation:
     """Explain the first error of a report.
 
     Args:
         run: Launches the kernel again from the same memory: ``run(interleaving, **options)``.
-        report: Of a launch in which an error was found.
+        report: The report of a launch that found an error.
         ptx: The kernel's module.
         entry: The kernel, where the module has several.
         tries: Interleavings to try for a shorter run.
-        seed: Of the random ones.
+        seed: Seed of the random interleavings.
 
     Raises:
-        LaunchError: the report has no error, or the run does not show it again.
+        LaunchError: the report has no error, or no run shows the error again.
     """
     if not report.errors:
         raise LaunchError("the report to explain has no error")
@@ -175,7 +190,8 @@ def explain(
             shown.append(again)
     if not shown:
         raise LaunchError(
-            f"the run to explain does not show [{wanted.code}] again under {report.interleaving}: start it from the same memory"
+            f"the run to explain does not show [{wanted.code}] again under {report.interleaving}: "
+            "start it from the same memory"
         )
     best = min(shown, key=lambda r: r.instructions)
     return _explained(best, ptx, entry, len(candidates), len(shown))
@@ -192,7 +208,7 @@ def _explained(report: Report, ptx: str, entry: str | None, tried: int, shown: i
     earlier = -1
     if finding.other is not None:
         earlier = _last(events, first, finding.other, later if later >= 0 else len(events))
-        if earlier < 0:  # an asynchronous part: by its line, whoever issued it
+        if earlier < 0:  # part of an asynchronous operation: look for its line, whichever warp issued it
             earlier = _last(events, None, finding.other, later if later >= 0 else len(events))
         if earlier >= 0 and finding.other_warp < 0:
             first = (events[earlier].cta, events[earlier].warp)
@@ -202,7 +218,8 @@ def _explained(report: Report, ptx: str, entry: str | None, tried: int, shown: i
         accesses.append(sources.place(names[0], finding.other))
     if finding.where is not None:
         accesses.append(sources.place(names[1], finding.where))
-    # Who was issued first is not who came first: a copy may touch memory long after the instruction that started it.
+    # Order of issue is not order of access: a copy may touch memory long after the instruction that started
+    # it.
     late = 0 <= _issue(events, later) < _issue(events, earlier)
     if finding.code == "race" and late:
         text = _STILL_IN_FLIGHT
@@ -228,8 +245,9 @@ def _explained(report: Report, ptx: str, entry: str | None, tried: int, shown: i
         if (e.cta, e.warp) == second and not e.asynchronous and _matches(_WAITS, e)
     ]
     return Explanation(
-        finding, report.interleaving, report.instructions, tried, shown, tuple(accesses), edge, tuple(released[:5]),
-        tuple(acquired[-5:]), tuple(events[i] for i in kept), index.get(earlier, -1), index.get(later, -1),
+        finding, report.interleaving, report.instructions, tried, shown, tuple(accesses), edge,
+        tuple(released[:5]), tuple(acquired[-5:]), tuple(events[i] for i in kept),
+        index.get(earlier, -1), index.get(later, -1),
     )  # fmt: skip
 
 
@@ -248,16 +266,13 @@ def _last(events: Sequence[Event], who: tuple[int, int] | None, where: Location 
 
 
 def _issue(events: Sequence[Event], i: int) -> int:
-    """The instruction that started what an event is a part of."""
+    """Index of the instruction that issued event ``i``: ``i`` itself unless the event is asynchronous."""
     if i < 0 or not events[i].asynchronous:
         return i
+    part = events[i]
     for k in range(i - 1, -1, -1):
         e = events[k]
-        if not e.asynchronous and (e.cta, e.warp, e.where) == (
-            events[i].cta,
-            events[i].warp,
-            events[i].where,
-        ):
+        if not e.asynchronous and (e.cta, e.warp, e.where) == (part.cta, part.warp, part.where):
             return k
     return i
 
@@ -271,7 +286,7 @@ def _line(where: Location | None) -> str:
 
 
 class _Sources:
-    """Lines of the files that the PTX's line information names, where they are on this machine."""
+    """Source lines that the PTX's line information names, where their files can be read."""
 
     def __init__(self, ptx: str, entry: str | None) -> None:
         program = _decode(ptx, entry)

@@ -1,4 +1,4 @@
-"""An explanation as a page: the accesses, the missing edge, and the two warps side by side up to the finding."""
+"""An explanation as an HTML page: the accesses, the missing edge, and the two warps side by side."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from .explain import _WAITS as WAITS
 from .explain import Explanation, Place, _matches
 from .report import Event
 
-ROWS = 160  # of the time lines, around the accesses
+ROWS = 160  # the most rows of the table of events
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1b1b1b; background: #fff }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem;
+  color: #1b1b1b; background: #fff }
 code, pre, td { font-family: ui-monospace, monospace; font-size: 12.5px }
 pre { background: #f4f4f4; padding: .7rem; overflow-x: auto }
 table { border-collapse: collapse; width: 100%; table-layout: fixed }
-th, td { text-align: left; vertical-align: top; padding: .15rem .4rem; border-bottom: 1px solid #eee; overflow-wrap: anywhere }
+th, td { text-align: left; vertical-align: top; padding: .15rem .4rem; border-bottom: 1px solid #eee;
+  overflow-wrap: anywhere }
 th.n, td.n { width: 4rem; color: #777 }
-td.earlier { background: #ffe2b8 } td.later { background: #ffc9c4 } td.order { background: #dcebff } td.async { font-style: italic }
+td.earlier { background: #ffe2b8 } td.later { background: #ffc9c4 } td.order { background: #dcebff }
+td.async { font-style: italic }
 .edge { border-left: 4px solid #c33; padding-left: .8rem }
 """
 
@@ -46,24 +49,24 @@ def _cell(e: Event, kind: str) -> str:
 
 
 def _time_lines(x: Explanation) -> str:
-    whos = list(dict.fromkeys((e.cta, e.warp) for e in x.events))
+    columns = list(dict.fromkeys((e.cta, e.warp) for e in x.events))
     start = (
         max(0, min(i for i in (x.earlier_event, len(x.events) - ROWS // 2) if i >= 0) - 10) if x.events else 0
     )
     if len(x.events) - start > ROWS:
         start = len(x.events) - ROWS
-    head = "".join(f"<th>warp {warp} of CTA {cta}</th>" for cta, warp in whos)
+    head = "".join(f"<th>warp {warp} of CTA {cta}</th>" for cta, warp in columns)
     rows = []
     for i, e in enumerate(x.events[start:], start):
         kind = "earlier" if i == x.earlier_event else "later" if i == x.later_event else ""
-        cells = "".join(_cell(e, kind) if (e.cta, e.warp) == who else "<td></td>" for who in whos)
+        cells = "".join(_cell(e, kind) if (e.cta, e.warp) == column else "<td></td>" for column in columns)
         rows.append(f'<tr><td class="n">{i}</td>{cells}</tr>')
     left_out = f"<p>{start} earlier events are left out.</p>" if start else ""
     return f'{left_out}<table><tr><th class="n">event</th>{head}</tr>{"".join(rows)}</table>'
 
 
 def html(x: Explanation, title: str = "") -> str:
-    """A page without scripts or links."""
+    """The page, without scripts or links."""
     labels = ("earlier access by", "later access by") if len(x.accesses) == 2 else ("access by",)
     places = "".join(_place(label, p) for label, p in zip(labels, x.accesses, strict=True))
     sides = ""

@@ -1,8 +1,8 @@
-"""Device functions: every call is the function's body once more, with registers, labels and variables of its own.
+"""Device functions: the parser inlines every call, with registers, labels and variables of its own.
 
-PTX ISA, call and parameter state space: arguments and results pass by value, through ``.param`` variables of the
-caller or, scalars, through registers. A function that calls itself, and a call through a register, have no body to
-put there and are refused.
+PTX ISA, call and parameter state space: arguments and results pass by value, through ``.param`` variables of
+the caller or, for scalars, through registers. Recursion and calls through a register cannot be inlined and
+are refused.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from .ptx import Addr, Entry, Reg, Statement, Sym, Variable
 if TYPE_CHECKING:
     from .parser import _Parser
 
-#: The system's function behind printf. It prints nothing here: what it is given is looked at by people alone.
+#: The system function that printf calls. It prints nothing here: no check depends on what a kernel prints.
 PRINTF = "vprintf"
-#: Calls within calls, and instructions of a kernel with all its calls; limits of the emulator.
+#: The emulator's limits: nested calls, and instructions of a kernel with all its calls inlined.
 MAX_DEPTH = 64
 MAX_INSTRUCTIONS = 1 << 20
 _IDENT = r"[A-Za-z_$%][\w$]*"
-# What may repeat is bounded or ends at the next bracket, so that looking for functions takes time linear in the text.
+# Every repetition is bounded or ends at the next bracket, so that the search is linear in the length of the
+# text.
 _SIGNATURE = re.compile(
     rf"\.func\b\s*(?:\.\w+\s*){{0,4}}(?:\((?P<results>[^(){{}};]*)\)\s*)?(?P<name>{_IDENT})\s*"
     r"(?:\((?P<params>[^(){};]*)\)\s*)?(?:\.\w+(?:[ \t]*\"[^\"\n]*\")?\s*){0,8}(?P<end>[{;])"
 )
 _FORMAL = re.compile(
-    rf"\.(?P<space>param|reg) (?:\.align (?P<align>\d+) )?\.(?P<type>\w+) (?:\.ptr (?:\.\w+ )?(?:\.align \d+ )?)?(?P<name>{_IDENT})(?P<size>\[\d*\])?$"
+    r"\.(?P<space>param|reg) (?:\.align (?P<align>\d+) )?\.(?P<type>\w+) "
+    rf"(?:\.ptr (?:\.\w+ )?(?:\.align \d+ )?)?(?P<name>{_IDENT})(?P<size>\[\d*\])?$"
 )
 
 
@@ -46,7 +48,7 @@ class Formal:
 @dataclass(frozen=True)
 class Function:
     name: str
-    body: int  # position of the brace
+    body: int  # position of the opening brace in the text
     results: tuple[Formal, ...]
     params: tuple[Formal, ...]
 
@@ -80,7 +82,11 @@ def _formals(p: _Parser, text: str | None) -> tuple[Formal, ...]:
 
 
 def variable(p: _Parser, e: Entry, text: str) -> None:
-    """A variable that a body declares: one of a block or a call has a name of its own, but the static ones of a function."""
+    """Declare a variable of a body.
+
+    In a block or an inlined call the variable gets a unique name; all calls of a function share its static
+    variables.
+    """
     v = p.variable(text.replace(".param", ".local", 1))
     if text.startswith(".param"):
         v.space = "param"
@@ -97,7 +103,7 @@ def variable(p: _Parser, e: Entry, text: str) -> None:
 
 
 def expand(p: _Parser, e: Entry, parts: list[str], guard: Reg | None, line: int, statement: str) -> bool:
-    """Put the body of the function that is called in the call's place; False when it has none in this module."""
+    """Inline the called function in place of the call; False where this module has no body for it."""
 
     def refuse(why: str) -> UnsupportedInstruction:
         return UnsupportedInstruction(f"PTX line {line}: {statement!r}: {why}")
@@ -118,7 +124,8 @@ def expand(p: _Parser, e: Entry, parts: list[str], guard: Reg | None, line: int,
         raise refuse(f"calls are nested more than {MAX_DEPTH} deep")
     if len(results) != len(f.results) or len(given) != len(f.params):
         raise PtxSyntaxError(
-            f"PTX line {line}: {name} has {len(f.results)} results and {len(f.params)} parameters, {statement!r} gives {len(results)} and {len(given)}"
+            f"PTX line {line}: {name} has {len(f.results)} results and {len(f.params)} parameters, "
+            f"{statement!r} gives {len(results)} and {len(given)}"
         )
     p.opened += 1
     call = _Call(p, e, f"{name}@{p.opened}", line, statement)
@@ -157,7 +164,7 @@ def expand(p: _Parser, e: Entry, parts: list[str], guard: Reg | None, line: int,
 
 
 def _print(call: _Call, results: list[str], guard: Reg | None) -> bool:
-    """A call of printf does nothing, and says that it printed nothing."""
+    """A call of printf does nothing and returns 0."""
     none = call.p.operand("0")
     for target in results:
         place = call.p.label(target)
@@ -173,12 +180,12 @@ def _names(text: str) -> list[str]:
 
 
 def _value(call: _Call, formal: Formal, actual: str, operand: Any) -> Any:
-    """What a register parameter starts with: a register or a number, or what a variable holds."""
+    """The initial value of a register parameter: an operand, or (type, address) of a variable to load."""
     return operand if operand is not None else (formal.type, Addr(Sym(call.p.label(actual))))
 
 
 class _Call:
-    """One call on its way into the kernel's body."""
+    """One call that is being inlined into the kernel's body."""
 
     def __init__(self, p: _Parser, e: Entry, name: str, line: int, statement: str) -> None:
         self.p, self.e, self.name, self.line, self.statement = p, e, name, line, statement
@@ -188,7 +195,7 @@ class _Call:
         self.e.body.append(Statement(opcode, operands, guard, self.line, p.loc, self.statement, p.outer))
 
     def variable(self, formal: Formal) -> str:
-        """A place in memory for a parameter that the caller passes in a register."""
+        """Declare memory for a parameter that the caller passes in a register; gives the variable's name."""
         name = f"{self.name}.{formal.name}"
         v: Variable = self.p.variable(".local " + formal.declaration.replace("@", "x"))
         v.name, v.space = name, "param"
@@ -198,7 +205,7 @@ class _Call:
     def body(
         self, f: Function, inside: dict[str, str], registers: list[tuple[Formal, Any]]
     ) -> dict[str, Reg]:
-        """Parse the function's body where the caller is; the registers of its register parameters by name."""
+        """Parse the function's body into the caller's; gives the registers of register parameters by name."""
         p, e = self.p, self.e
         kept = (p.pos, p.loc, p.outer, p.singles, p.ranges, p.labels, p.blocks, p.block_labels)
         p.pos, p.singles, p.ranges, p.labels, p.blocks = f.body, {}, {}, dict(inside), [[]]
@@ -219,7 +226,8 @@ class _Call:
         p.body(e, depth=1)
         if len(e.body) > MAX_INSTRUCTIONS:
             raise UnsupportedInstruction(
-                f"PTX line {self.line}: {self.statement!r}: with all its calls the kernel has more than {MAX_INSTRUCTIONS} instructions"
+                f"PTX line {self.line}: {self.statement!r}: with all its calls the kernel has more than "
+                f"{MAX_INSTRUCTIONS} instructions"
             )
         e.labels[p.ends.pop()] = len(e.body)
         p.calls.pop()

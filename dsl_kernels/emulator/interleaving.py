@@ -1,4 +1,4 @@
-"""In which order warps and asynchronous operations run. Every interleaving replays exactly from its fields."""
+"""Interleavings: the order in which warps and asynchronous operations run. Each replays from its fields."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def _integer(name: str, value: int, low: int, high: int) -> None:
 class Interleaving:
     """How a launch is interleaved.
 
-    ``lockstep`` goes round the warps; ``random`` draws warps, stretch lengths and asynchronous completions from
-    the seed; ``adversarial`` starves one warp and completes asynchronous work as early or as late as allowed;
-    ``replay`` follows a list of choices (see :func:`dsl_kernels.emulator.explore`).
-    ``resident`` clusters run interleaved from the start; more are started, up to ``max_resident``, when those
-    that run only wait for something, so that grid-wide barriers work.
+    ``lockstep`` takes the warps in turn; ``random`` draws warps, the lengths of their turns and asynchronous
+    completions from the seed; ``adversarial`` starves one warp and completes asynchronous work as early or as
+    late as allowed; ``replay`` follows a list of choices (see :func:`dsl_kernels.emulator.explore`).
+    ``resident`` clusters run interleaved from the start. When all of them wait, more start, up to
+    ``max_resident``, so that grid-wide barriers work.
     """
 
     kind: str = "lockstep"
@@ -88,8 +88,11 @@ class Interleaving:
 
 @checked
 def interleavings(count: int, seed: int = 0, warps: int = 4) -> Iterator[Interleaving]:
-    """The first ``count`` interleavings worth trying: lock-step, early and late completion, slow warps, then random ones."""
+    """The first ``count`` interleavings worth trying.
 
+    Lock-step comes first, then a random one, late and early completion, each warp in turn as the slow one,
+    and then random ones without end.
+    """
     for name, value in (("count", count), ("warps", warps)):
         _integer(name, value, 0, (1 << 63) - 1)
     _integer("seed", seed, -(1 << 63), (1 << 63) - 1)

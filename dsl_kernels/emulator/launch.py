@@ -1,4 +1,4 @@
-"""Running a kernel: decode, lay out memory, hand over to the compiled core, explain what it found."""
+"""Run a kernel: decode it, lay out its memory, call the compiled core, translate the core's findings."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from .ptx import Entry, Module
 from .raw import RawArguments, RawPacked
 from .report import Event, Finding, Report, WarpCounters
 
-MAX_SMEM = 233472  # 228 KiB: the largest shared memory of a CTA, the system's first KiB included
+MAX_SMEM = 233472  # 228 KiB: the largest shared memory of a CTA, including the system's first KiB
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
-MAX_LOCAL = 512 << 10  # bytes of local memory of a thread
+MAX_LOCAL = 512 << 10  # bytes of local memory per thread
 MAX_MODULE_MEMORY = 256 << 20  # bytes of .global and .const variables; a limit of the emulator
-MEMORY = 8 << 30  # bytes that the state of the clusters that run at once may take
-INSTRUCTIONS_PER_CTA = 1 << 24  # the default limit: some hundred times what the project's kernels execute
+MEMORY = 8 << 30  # limit, in bytes, of the state of all clusters that run at once
+INSTRUCTIONS_PER_CTA = 1 << 24  # the default limit: about a hundred times what the project's kernels execute
 _MODULE_BASE = ADDRESS_BASE // 2  # .global and .const variables of the module
 
 
@@ -56,13 +56,13 @@ _decoding = threading.Lock()
 
 
 def _program(ptx: str, entry: str | None) -> Program:
-    """The decoded kernel; of several threads that ask for one, the first decodes it."""
+    """The decoded kernel; where several threads ask for it at once, only the first decodes it."""
     with _decoding:
         return _decode(ptx, entry)
 
 
 def _after_fork() -> None:
-    """Another thread of the parent may have held the lock; it is not in the child."""
+    """Replace the lock: a thread of the parent may have held it, and the child does not have that thread."""
     global _decoding
     _decoding = threading.Lock()
 
@@ -98,7 +98,7 @@ def _geometry(
     block: Sequence[int] | int | None,
     cluster: Sequence[int] | int | None,
 ) -> tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]:
-    """Grid, block and cluster of a launch, as its kernel allows."""
+    """Grid, block and cluster of a launch, checked against the kernel's directives and the GPU's limits."""
     grid3 = _three("grid", grid)
     if block is None:
         if e.reqntid is None:
@@ -145,36 +145,54 @@ def launch(
     instruction_limit: int | None = None,
     max_findings: int = 50,
     trace: int = 0,
+    memory: Sequence[Any] = (),
 ) -> Report:
     """Execute one kernel of a PTX module on the CPU, with checks; tensors are written in place.
 
-    ``args`` are numpy arrays, torch CPU tensors, integers, floats, :class:`TensorMap` or :class:`Struct`, in the
-    order of the PTX parameters, or :class:`RawArguments`: bytes with the memory they point into. ``grid`` counts CTAs and ``block`` threads (default: ``.reqntid`` of the kernel);
-    ``cluster`` defaults to ``.reqnctapercluster`` or one CTA. ``roles`` names warps in reports. A failed check
-    raises :class:`EmulatorError`, or with ``check="report"`` all findings are collected in the report.
-    ``registers_per_thread`` (what ptxas reports) gives setmaxnreg its pool: an increase waits until enough was given
-    back, and one that can never be met is a deadlock.
-    ``allow_uninit_mma`` lets a matrix operand have rows that nothing wrote, as padded tiles do: results that depend
-    on them count as uninitialised. ``strict_fences`` makes missing tcgen05 fences errors instead of warnings;
-    ``strict_lapping`` does so for warps that a barrier can overtake by a full phase,
-    ``strict_exits`` for CTAs that end while a bulk store may still read their shared memory, ``strict_races`` for
-    races of two stores of one value and of lanes of one warp.
-    ``instruction_limit`` ends a kernel that executes more warp instructions (0: no limit); by default it ends when the
-    CTAs that run executed ``INSTRUCTIONS_PER_CTA`` each and none ended. ``max_findings`` bounds the warnings that the report keeps; errors are all kept.
-    ``trace`` keeps so many of the last events in the report, in the order in which they happened.
+    Args:
+        ptx: The text of the module.
+        grid: CTAs, one to three sizes.
+        block: Threads of a CTA; by default the kernel's ``.reqntid``.
+        args: In the order of the PTX parameters: numpy arrays, torch CPU tensors, integers, floats,
+            :class:`TensorMap` or :class:`Struct`. Or :class:`RawArguments`: bytes, with the memory they point
+            into.
+        cluster: CTAs of a cluster; by default the kernel's ``.reqnctapercluster``, or one CTA.
+        dynamic_smem: Bytes of dynamic shared memory.
+        interleaving: The order in which warps and asynchronous operations run; by default lock-step.
+        entry: The kernel, where the module has several.
+        check: "raise" stops at the first error; "report" collects all findings in the report.
+        roles: Names of warps for the report: role -> warps.
+        names: Names of the arguments for messages; by default those of the PTX parameters.
+        registers_per_thread: As ptxas reports it: the pool of setmaxnreg. An increase waits until enough
+            registers were given back; one that can never be met is a deadlock.
+        allow_uninit_mma: Lets a matrix operand have rows that nothing wrote, as padded tiles do. Results that
+            depend on such rows count as uninitialised.
+        strict_fences: Missing tcgen05 fences are errors instead of warnings.
+        strict_lapping: The same for a warp that waits so late that its barrier can pass a full phase
+            meanwhile.
+        strict_exits: The same for a CTA that ends while a bulk store may still read its shared memory.
+        strict_races: The same for races of two stores of one value, and of lanes of one warp.
+        instruction_limit: The most warp instructions of the launch; 0 is no limit. By default a launch ends
+            when the CTAs that run have executed ``INSTRUCTIONS_PER_CTA`` each and none has ended.
+        max_findings: The most warnings that the report keeps; it keeps every error.
+        trace: How many of the last events the report keeps, in the order in which they happened.
+        memory: Further arrays and tensors, which the kernel reaches from those of ``args`` by their
+            distance. All of them are then as far apart as on this machine.
 
     Raises:
         PtxSyntaxError: the text is not PTX.
-        UnsupportedInstruction: an instruction that the emulator does not execute.
-        LaunchError: arguments, sizes or memory that do not fit the kernel or the GPU.
+        UnsupportedInstruction: the emulator does not execute an instruction of the kernel.
+        LaunchError: arguments, sizes or memory do not fit the kernel or the GPU.
         EmulatorError: a check failed (with ``check="raise"``).
         BuildError: the compiled core cannot be built.
         CacheError: others may write to the folder of the compiled core.
     """
     prepared = _prepare(
-        ptx, grid, block, args, cluster=cluster, dynamic_smem=dynamic_smem, entry=entry, check=check, roles=roles, names=names,
-        registers_per_thread=registers_per_thread, allow_uninit_mma=allow_uninit_mma, strict_fences=strict_fences, strict_lapping=strict_lapping,
-        strict_exits=strict_exits, strict_races=strict_races, instruction_limit=instruction_limit, max_findings=max_findings, trace=trace,
+        ptx, grid, block, args, cluster=cluster, dynamic_smem=dynamic_smem, entry=entry, check=check,
+        roles=roles, names=names, registers_per_thread=registers_per_thread,
+        allow_uninit_mma=allow_uninit_mma, strict_fences=strict_fences, strict_lapping=strict_lapping,
+        strict_exits=strict_exits, strict_races=strict_races, instruction_limit=instruction_limit,
+        max_findings=max_findings, trace=trace, memory=memory,
     )  # fmt: skip
     return prepared.settle(prepared.run(interleaving or Interleaving()))
 
@@ -190,15 +208,15 @@ def launch_each(
     jobs: int | None = None,
     **options: Any,
 ) -> Iterator[Report]:
-    """:func:`launch` under one interleaving after the other, several of them at once.
+    """:func:`launch` under each of several interleavings, ``jobs`` of them at once (default: one per core).
 
-    Each begins with the memory as it is now and runs on a copy of its own, in one of ``jobs`` threads (default: one a
-    core). Reports come in the order of the interleavings, whichever ends first; when one comes, the memory of ``args``
-    holds what that interleaving wrote. ``options`` are those of :func:`launch`.
+    Every interleaving starts from the memory as it is now and runs on its own copy. The reports come in the
+    order of the interleavings, whichever run ends first. When a report comes, the memory of ``args`` holds
+    what that interleaving wrote. ``options`` are those of :func:`launch`.
 
     Raises:
-        EmulatorError: as :func:`launch` does, at the first interleaving in order that fails a check; LaunchError too
-            where ``jobs`` is no positive integer.
+        EmulatorError: as :func:`launch` does, for the first interleaving, in order, that fails a check.
+        LaunchError: ``jobs`` is not a positive integer.
     """
     if jobs is not None and _count("jobs", jobs, 1 << 16) < 1:
         raise LaunchError("jobs 0 must be at least 1")
@@ -239,32 +257,33 @@ def _each(prepared: _Prepared, interleavings: Iterable[Interleaving], jobs: int)
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A launch that is ready to run, as often as one likes."""
+    """A launch that is ready to run, any number of times."""
 
     program: Program
     packed: Arguments | RawPacked
     regions: list[list[int]]  # emulated base, bytes, host address, whether it may be written
     region_names: list[str]
-    keep: list[np.ndarray]  # variables of the module
-    before: list[int]  # fields of the core's configuration before and after those of the interleaving
-    after: list[int]
-    footprint: int  # bytes that the state of a cluster takes
+    keep: list[np.ndarray]  # the module's variables, which `regions` point into
+    before: list[int]  # fields of the core's configuration that come before the interleaving's
+    after: list[int]  # those that come after them
+    footprint: int  # bytes of the state of a cluster
     check: str
     roles: Mapping[str, Sequence[int]]
 
     def run(self, interleaving: Interleaving, hosts: Sequence[int] | None = None) -> Report:
-        """Execute it, on memory at other host addresses where these are given."""
+        """Execute the launch; ``hosts`` replaces the host addresses of the regions."""
         most = max(interleaving.resident, min(interleaving.max_resident, MEMORY // max(self.footprint, 1)))
         if self.footprint * interleaving.resident > MEMORY:
             raise LaunchError(
-                f"{interleaving.resident} clusters that run at once need {self.footprint * interleaving.resident >> 20} MiB for "
-                f"{self.program.entry.registers} registers a thread, {self.program.local_bytes} bytes of local memory and shared "
-                f"memory, more than {MEMORY >> 20}"
+                f"{interleaving.resident} clusters that run at once need "
+                f"{self.footprint * interleaving.resident >> 20} MiB for {self.program.entry.registers} "
+                f"registers a thread, {self.program.local_bytes} bytes of local memory and shared memory, "
+                f"more than {MEMORY >> 20}"
             )
+        kind, policy = KINDS.index(interleaving.kind), POLICIES.index(interleaving.async_policy)
         slow = -1 if interleaving.slow_warp is None else interleaving.slow_warp
-        chosen = [KINDS.index(interleaving.kind), interleaving.seed, POLICIES.index(interleaving.async_policy), slow,
-                  interleaving.resident, most]  # fmt: skip
-        config = np.array([*self.before, *chosen, *self.after], np.int64)
+        order = [kind, interleaving.seed, policy, slow, interleaving.resident, most]
+        config = np.array([*self.before, *order, *self.after], np.int64)
         regions = self.regions
         if hosts is not None:
             regions = [[row[0], row[1], host, row[3]] for row, host in zip(regions, hosts, strict=True)]
@@ -272,7 +291,7 @@ class _Prepared:
         return _report(self.program, raw, interleaving, seconds, self.roles, self.region_names)
 
     def settle(self, report: Report) -> Report:
-        """Raise what the report holds, where the launch was asked to."""
+        """The report; raises its first error instead where ``check`` is "raise"."""
         if report.status == "internal":
             raise InternalError(report.findings[-1].message, report.findings[-1], report)
         if self.check == "raise" and not report.ok:
@@ -306,6 +325,7 @@ def _prepare(
     instruction_limit: int | None = None,
     max_findings: int = 50,
     trace: int = 0,
+    memory: Sequence[Any] = (),
 ) -> _Prepared:
     if check not in ("raise", "report"):
         raise LaunchError(f"check {shown(check)} is neither 'raise' nor 'report'")
@@ -333,11 +353,14 @@ def _prepare(
     warps = -(-threads // 32)
     if program.local_bytes > MAX_LOCAL:
         raise LaunchError(f"{program.local_bytes} bytes of local memory exceed the {MAX_LOCAL} of a thread")
-    # Registers with their flags, shared memory with its shadow and marks of lanes; local memory of all lanes.
+    # Registers with their flags, local memory of all lanes, and shared memory with its shadow and its lane
+    # marks.
     footprint = math.prod(cluster3) * (
         warps * (e.registers * (32 * 8 + 9) + 32 * program.local_bytes) + 21 * end
     )
-    packed = RawPacked(e, args) if isinstance(args, RawArguments) else Arguments(e, args, names)
+    if memory and isinstance(args, RawArguments):
+        raise LaunchError("memory is for arguments that are arrays; raw arguments bring their own")
+    packed = RawPacked(e, args) if isinstance(args, RawArguments) else Arguments(e, args, names, memory)
     regions, region_names, keep = list(packed.regions), list(packed.region_names), []
     variables = [
         v
@@ -354,8 +377,9 @@ def _prepare(
 
     sm100 = int(program.module.target.startswith(("sm_10", "sm_11", "sm_12")))
     before = [e.registers, *block3, *grid3, *cluster3, end, dynamic_smem, program.local_bytes]
-    after = [int(check == "raise"), limit, 200_000, int(bool(allow_uninit_mma)), max_findings, sm100, registers_per_thread,
-             *(int(bool(strict)) for strict in (strict_fences, strict_lapping, strict_exits, strict_races)), cta_limit, trace]  # fmt: skip
+    stricts = (int(bool(strict)) for strict in (strict_fences, strict_lapping, strict_exits, strict_races))
+    after = [int(check == "raise"), limit, 200_000, int(bool(allow_uninit_mma)), max_findings, sm100,
+             registers_per_thread, *stricts, cta_limit, trace]  # fmt: skip
     return _Prepared(
         program, packed, regions, region_names, keep, before, after, footprint, check, roles or {}
     )
@@ -382,8 +406,9 @@ def _call(
 
     start = time.perf_counter()
     ptr = lib.emu_launch(
-        p(config), len(config), p(program.instructions), len(program.instructions), p(program.operands),
-        len(program.operands), p(program.targets), len(program.targets), p(params), len(packed.params), p(region_rows), len(regions),
+        p(config), len(config), p(program.instructions), len(program.instructions),
+        p(program.operands), len(program.operands), p(program.targets), len(program.targets),
+        p(params), len(packed.params), p(region_rows), len(regions),
         p(map_rows), len(packed.map_rows), p(choices), len(interleaving.choices),
     )  # fmt: skip
     seconds = time.perf_counter() - start
@@ -422,24 +447,28 @@ def _report(
         return re.sub(r"@pc(-?\d+)@", named, s)
 
     findings = [
-        Finding(f["code"], text(f["message"]), f["error"], f["cta"], f["warp"], role_of.get(f["warp"]), location(f["pc"]),
-                f["other_warp"], location(f["other_pc"]), f["times"], f["other_cta"])
+        Finding(
+            f["code"], text(f["message"]), f["error"], f["cta"], f["warp"], role_of.get(f["warp"]),
+            location(f["pc"]), f["other_warp"], location(f["other_pc"]), f["times"], f["other_cta"],
+        )
         for f in raw["findings"]
     ]  # fmt: skip
     warps = [WarpCounters(w["instructions"], w["barrier_waits"], w["spins"], w["ops"]) for w in raw["warps"]]
     log = raw["choices"]
-    return Report(raw["status"], interleaving, raw["instructions"], findings, warps, raw["pipes"], raw["stats"], seconds,
-                  raw["errors"], raw["warnings"], list(zip(log[::2], log[1::2], strict=True)),
-                  [Event(cta, warp, location(pc), bool(part)) for cta, warp, pc, part in raw["trace"]],
-                  covered(program, raw["visits"], raw["ways"], raw["barriers"]))  # fmt: skip
+    events = [Event(cta, warp, location(pc), bool(part)) for cta, warp, pc, part in raw["trace"]]
+    return Report(
+        raw["status"], interleaving, raw["instructions"], findings, warps, raw["pipes"], raw["stats"],
+        seconds, raw["errors"], raw["warnings"], list(zip(log[::2], log[1::2], strict=True)), events,
+        covered(program, raw["visits"], raw["ways"], raw["barriers"]),
+    )  # fmt: skip
 
 
 @checked
 def explore(run: Callable[[Interleaving], Report], limit: int = 2000) -> Iterator[Report]:
-    """Every interleaving of a tiny program, depth first: ``run`` launches it under the interleaving that it is given.
+    """Run a tiny program under every interleaving, depth first.
 
-    ``run`` must restore its inputs by itself. Stops after ``limit`` interleavings; the caller sees from the number of
-    reports whether the exploration was complete.
+    ``run`` launches the program under the interleaving that it is given, and restores its inputs by itself.
+    The exploration stops after ``limit`` interleavings: fewer reports mean that it was complete.
     """
     prefix: list[int] = []
     for _ in range(limit):

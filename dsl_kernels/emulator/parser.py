@@ -1,7 +1,7 @@
-"""PTX text to a list of statements: registers and labels resolved per ``{ }`` block, ``.loc`` kept.
+"""Parse PTX text into statements, with registers and labels resolved per ``{ }`` block and ``.loc`` kept.
 
-The parser knows the grammar, not the meaning of instructions; :mod:`dsl_kernels.emulator.isa` decodes
-opcodes. Anything it cannot place raises :class:`PtxSyntaxError` with the line.
+The parser knows the grammar and not the meaning of instructions; :mod:`dsl_kernels.emulator.isa` decodes
+opcodes. Text that the parser does not know raises :class:`PtxSyntaxError` with its line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _IDENT = r"[A-Za-z_$%][\w$]*"
 _LABEL = re.compile(rf"\s*({_IDENT})\s*:(?!:)")
 _BRACE_OR_LABEL = re.compile(rf"[{{}}]|(?<![\w$%.])({_IDENT})\s*:(?!:)")
 _INTEGER = re.compile(r"(-?)(?:0[xX]([0-9a-fA-F]{1,32})|0[bB]([01]{1,64})|0([0-7]{1,32})|(\d{1,32}))U?")
-#: Limits that ptxas has as well, or that keep a malformed text from taking the machine's memory.
+#: Limits of ptxas, or limits that keep malformed text from exhausting memory.
 MAX_REGISTERS = 1 << 17
 MAX_PARAMETER_BYTES = 32764
 MAX_VARIABLE_BYTES = 1 << 40
@@ -76,12 +76,12 @@ def parse_int(text: str) -> int | None:
 
 
 def _slots(type_: str) -> int:
-    """Slots of 64 bits that a register takes."""
+    """How many 64-bit slots a register of this type takes."""
     return 2 if type_ == "b128" else 1
 
 
 def _strip_comments(text: str) -> str:
-    """Blank out comments, keeping newlines so that lines stay true."""
+    """Remove comments but keep their newlines, so that line numbers stay the same."""
 
     def newlines(m: re.Match[str]) -> str:
         return "\n" * m.group(0).count("\n")
@@ -90,19 +90,20 @@ def _strip_comments(text: str) -> str:
 
 
 def _blank(m: re.Match[str]) -> str:
-    """What is as long as the match and holds nothing."""
+    """Spaces of the match's length."""
     return " " * len(m.group(0))
 
 
 class _OperandError(Exception):
-    """An operand that cannot be parsed; the statement around it adds its line."""
+    """An operand that cannot be parsed; the caller adds the line of its statement."""
 
 
 @dataclass
 class _Registers:
-    """What a name or, with a count, a numbered name declares: ``count`` slots from ``first`` on.
+    """The registers of a declaration ``%p`` or ``%r<8>``: ``count`` of them, from slot ``first`` on.
 
-    ``hidden`` is the next declaration of the same name further out that has more of them.
+    ``hidden`` is the next declaration of the same name in an outer block that has a larger count: numbers
+    beyond this declaration's count still mean that one.
     """
 
     first: int
@@ -119,13 +120,12 @@ class _Parser:
         if not self.text.isascii() and (
             strange := re.search(r"[^\x00-\x7f]", re.sub(r'"[^"\n]*"', _blank, self.text))
         ):
-            raise PtxSyntaxError(
-                f"PTX line {self.text.count(chr(10), 0, strange.start()) + 1}: {strange[0]!r} is not a character of PTX"
-            )
+            line = self.text.count("\n", 0, strange.start()) + 1
+            raise PtxSyntaxError(f"PTX line {line}: {strange[0]!r} is not a character of PTX")
         self.line_ends = [m.start() for m in re.finditer("\n", self.text)]
         self.module = Module({}, {}, {}, "", "")
-        # What names mean here, and what each open block has to put back when it ends: a look-up does not depend on how
-        # deep blocks are nested.
+        # The current meaning of each name, and per open block the meanings to restore at its end. So a
+        # look-up takes the same time at any depth of nesting.
         self.singles: dict[str, _Registers] = {}
         self.ranges: dict[str, _Registers] = {}
         self.labels: dict[str, str] = {}
@@ -133,14 +133,12 @@ class _Parser:
         self.block_labels: dict[int, list[str]] = {}
         self.opened = 0
         self.loc = self.outer = (0, 0)
-        self.inlined: dict[
-            tuple[int, ...], tuple[int, int]
-        ] = {}  # file, line, column -> the place around all functions
+        # (file, line, column) of an inlined call -> (file, line) of the outermost call around it
+        self.inlined: dict[tuple[int, ...], tuple[int, int]] = {}
         self.entry: Entry | None = None
-        # Functions of the module, those whose bodies are being put in the place of a call, and where each returns to.
         self.functions: dict[str, functions.Function] = {}
-        self.calls: list[str] = []
-        self.ends: list[str] = []
+        self.calls: list[str] = []  # the functions that are being inlined, outermost first
+        self.ends: list[str] = []  # the label that each of them returns to
 
     # Text
 
@@ -209,7 +207,7 @@ class _Parser:
             self.module.files[int(m.group(1))] = m.group(2)
 
     def function(self) -> None:
-        """Device functions are parsed where they are called; the call of one without a body is reported when it is reached."""
+        """Skip a device function: each call parses its body, and a call of one without a body fails later."""
         end = re.compile(r"[;{]").search(self.text, self.pos)
         if end is None or end[0] == ";":
             self.until(";")
@@ -217,7 +215,7 @@ class _Parser:
             self.pos = self.matching_brace(end.start()) + 1
 
     def statement(self) -> str:
-        """Text up to the semicolon that ends it (initialisers in braces included)."""
+        """The text up to the next semicolon, including an initialiser in braces."""
         return self.until(";")
 
     def declare(self, variables: dict[str, Variable], text: str) -> None:
@@ -314,7 +312,8 @@ class _Parser:
 
     def parameter(self, s: str) -> Param:
         m = re.match(
-            rf"\.param (?:\.align (\d+) )?\.(\w+) (?:\.ptr (?:\.\w+ )?(?:\.align \d+ )?)?({_IDENT})(?:\[(\d+)\])?$",
+            r"\.param (?:\.align (\d+) )?\.(\w+) (?:\.ptr (?:\.\w+ )?(?:\.align \d+ )?)?"
+            rf"({_IDENT})(?:\[(\d+)\])?$",
             s,
         )
         if not m:
@@ -332,7 +331,7 @@ class _Parser:
         )
 
     def body(self, e: Entry, depth: int = 0) -> None:
-        """Parse a block and what is in it, up to its end; ``depth`` blocks are open around it."""
+        """Parse a block up to its end; ``depth`` blocks are open around it."""
         loc_re = re.compile(
             r"\.loc\s+(\d{1,9})\s+(\d{1,9})(?:\s+(\d{1,9}))?"
             r"(?:[^\n]*\binlined_at\s+(\d{1,9})\s+(\d{1,9})\s+(\d{1,9}))?[^\n]*"
@@ -356,7 +355,7 @@ class _Parser:
                 self.pos += 1
             elif m := loc_re.match(self.text, self.pos):
                 self.loc = (int(m.group(1)), int(m.group(2)))
-                if self.loc[1]:  # what a compiler gives no line belongs to the line before
+                if self.loc[1]:  # line 0: the instruction belongs to the line before
                     self.outer = self.loc
                 if m.group(4):
                     around = tuple(int(x) for x in m.group(4, 5, 6))
@@ -377,7 +376,7 @@ class _Parser:
                 self.one(e, self.statement(), line)
 
     def find_labels(self) -> None:
-        """Note which labels stand in which block of the body that begins here, by where the block begins."""
+        """Record the labels of each block of the body that begins here, by the position of the block."""
         self.block_labels, around = {}, []
         for m in _BRACE_OR_LABEL.finditer(self.text, self.pos):
             if m[0] == "{":
@@ -391,7 +390,7 @@ class _Parser:
         raise self.error("unbalanced braces")
 
     def open_block(self) -> None:
-        """Enter a block; its labels get names of their own, so that inlined asm can be repeated."""
+        """Enter a block. Its labels get unique names, so that inline asm with labels can be repeated."""
         self.opened += 1
         self.blocks.append([])
         if len(self.blocks) > 1 or self.calls:
@@ -400,7 +399,7 @@ class _Parser:
         self.pos += 1
 
     def bind(self, names: dict[str, Any], name: str, meaning: Any) -> None:
-        """Give a name a meaning until the block ends."""
+        """Bind a name until the current block ends."""
         self.blocks[-1].append((names, name, names.get(name)))
         names[name] = meaning
 
@@ -447,7 +446,7 @@ class _Parser:
             if self.ends and m.group(1) in ("ret", "ret.uni"):
                 e.body.append(Statement("bra", [Sym(self.ends[-1])], guard, line, self.loc, s, self.outer))
                 return
-            # A call of what this module does not hold is reported where it is executed.
+            # A call of a function without a body in this module fails when it is executed.
             operands = [] if call else [self.operand(x) for x in split_commas(m.group(2))]
         except _OperandError as err:
             raise PtxSyntaxError(f"PTX line {line}: {err} in {s!r}") from None
@@ -475,18 +474,18 @@ class _Parser:
                 raise self.error(f"more than {MAX_REGISTERS} registers")
 
     def register(self, name: str) -> Reg | None:
-        """The register of that name that the innermost block declares."""
-        found, index = self.singles.get(name), 0
-        # A prefix may itself end in digits: of one block's, the shortest that was declared counts.
+        """The register of that name that the innermost block declares, or None."""
+        declared, index = self.singles.get(name), 0
+        # A prefix may itself end in digits: of the prefixes that one block declares, the shortest counts.
         digits = len(name) - len(name.rstrip("0123456789"))
         for cut in range(len(name) - min(digits, 9), len(name)):
-            held, number = self.ranges.get(name[:cut]), int(name[cut:])
-            while held and number >= held.count:
-                held = held.hidden
-            if held and (not found or held.depth > found.depth):
-                found, index = held, number
-        if found:
-            return Reg(found.first + index * _slots(found.type), found.type, name)
+            numbered, number = self.ranges.get(name[:cut]), int(name[cut:])
+            while numbered and number >= numbered.count:
+                numbered = numbered.hidden
+            if numbered and (not declared or numbered.depth > declared.depth):
+                declared, index = numbered, number
+        if declared:
+            return Reg(declared.first + index * _slots(declared.type), declared.type, name)
         if name in SPECIALS:
             return Reg(SPECIALS[name], "b32", name)
         return None
@@ -547,7 +546,7 @@ class _Parser:
         raise _OperandError(f"cannot parse the operand {x!r}")
 
     def address(self, x: str) -> Addr:
-        """What stands between square brackets: a base, and maybe a constant that is added."""
+        """The text between square brackets: a base, and perhaps a constant offset."""
         if (value := parse_int(x)) is not None:
             return Addr(Imm(value))
         m = re.fullmatch(r"\s*(.*?)\s*([+-])\s*(-?\w+)\s*", x)
@@ -565,5 +564,10 @@ class _Parser:
 
 
 def parse(text: str) -> Module:
-    """Parse a PTX module."""
+    """Parse a PTX module.
+
+    Raises:
+        PtxSyntaxError: the text is not PTX; the message names the line.
+        UnsupportedInstruction: a call cannot be inlined.
+    """
     return _Parser(text).parse()

@@ -1,4 +1,4 @@
-"""What a PTX module says, as records: its kernels, their statements and operands, and the special registers."""
+"""Records of a parsed PTX module: kernels, statements, operands, variables, and the special registers."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ _SPECIAL_NAMES = [
     "%reserved_smem_offset_end",
     "%reserved_smem_offset_cap",
 ]
-#: Special registers are ordinary register slots that the core fills when a warp starts.
+#: Special register -> its slot: an ordinary register that the core fills when a warp starts.
 SPECIALS = {name: slot for slot, name in enumerate(_SPECIAL_NAMES)}
 SPECIALS["%tid"], SPECIALS["%ctaid"] = SPECIALS["%tid.x"], SPECIALS["%ctaid.x"]
 #: Clocks are read at execution time; they have no slot.
 CLOCKS = {"%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
-SMEM_RESERVED = 1024  # the system's part of shared memory: the first byte a kernel owns has this offset
+SMEM_RESERVED = 1024  # bytes of shared memory that belong to the system; the kernel's own follow them
 
 
 @dataclass(frozen=True)
 class Reg:
-    """A register slot; ``type`` is the declared PTX type, ``negated`` only occurs on predicates."""
+    """A register slot; ``type`` is the declared PTX type; only a predicate can be ``negated``."""
 
     slot: int
     type: str
@@ -71,7 +71,7 @@ class Reg:
 @dataclass(frozen=True)
 class Imm:
     value: int
-    is_float: bool = False  # value holds the bits then: 32 for 0f, 64 for 0d
+    is_float: bool = False  # `value` then holds the bits: 32 for 0f, 64 for 0d
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Sym:
 
 @dataclass(frozen=True)
 class Addr:
-    """``[base + offset]``; ``extra`` holds what follows a comma inside the brackets (tensor coordinates)."""
+    """``[base + offset]``; ``extra`` holds operands after a comma in the brackets (tensor coordinates)."""
 
     base: Reg | Imm | Sym
     offset: int = 0
@@ -111,15 +111,15 @@ class Clock:
 
 @dataclass(frozen=True)
 class Sink:
-    """``_``: a destination that is thrown away."""
+    """``_``: a destination whose value is discarded."""
 
 
 @dataclass
 class Statement:
-    """One instruction: guard, opcode split at dots, operands, PTX line, ``.loc`` (file, line).
+    """One instruction: opcode, operands, guard, PTX line, and ``.loc`` as (file, line).
 
-    ``outer`` is the place that an inlined function was inlined at, through all functions around it; ``loc`` where there
-    is none.
+    ``outer`` is the place of the outermost call where ``loc`` is in an inlined function, else the same as
+    ``loc``.
     """
 
     opcode: str

@@ -6,15 +6,15 @@ The fixture ``emulate`` runs a kernel under several interleavings and checks it 
         x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
         emulate(PTX, 1, 64, [x, y], verify=lambda: np.testing.assert_array_equal(y, 2 * x))
 
-``--emulator-interleavings N`` and ``--emulator-seed S`` choose how many interleavings and from which seed; a failure names
-the interleaving, which replays with ``emulate(..., interleaving=Interleaving(...))``.
+``--emulator-interleavings N`` and ``--emulator-seed S`` choose the number of interleavings and their seed. A
+failure names its interleaving, which replays with ``emulate(..., interleaving=Interleaving(...))``.
 
-``pytest --emulate`` checks every launch that the tests make by themselves, with CuTe DSL, TileLang, Triton, torch's
-"cuda" or the driver's calls from Python, as ``python -m dsl_kernels emulate --script`` does for a program: a test fails
-at the first error that is found. ``-p dsl_kernels.emulator.pytest_plugin`` loads the plugin where no conftest does. The
-fixture ``emulated_device`` does the same for one test, on the architecture of the mark ``emulated_arch("sm_100a")`` or of
-``--emulate-arch``. It verifies kernels that are written for NVIDIA GPUs before they run there: it is no platform to run
-them on, and nothing is translated.
+``pytest --emulate`` checks every launch that the tests make themselves, through CuTe DSL, TileLang, Triton,
+torch's "cuda" or the driver's calls from Python, as ``python -m dsl_kernels emulate --script`` does for a
+program. A test fails at its first error. ``-p dsl_kernels.emulator.pytest_plugin`` loads the plugin where no
+conftest does. The fixture ``emulated_device`` does the same for one test, on the architecture of the mark
+``emulated_arch("sm_100a")`` or of ``--emulate-arch``. The plugin verifies kernels written for NVIDIA GPUs
+before they run there: it is no platform to run them on, and nothing is translated.
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="check every launch that the tests make, without a GPU and a driver",
     )
     group.addoption(
-        "--emulate-arch", default="sm_90a", help="what --emulate's kernels are compiled for (default sm_90a)"
+        "--emulate-arch", default="sm_90a", help="architecture that --emulate compiles for (default sm_90a)"
     )
     group.addoption(
-        "--emulate-explain", default=None, help="folder for pages that explain what --emulate found"
+        "--emulate-explain", default=None, help="folder for pages that explain the findings of --emulate"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "emulated_arch(name): what the fixture emulated_device compiles for, such as sm_100a"
+        "markers", "emulated_arch(name): architecture of the fixture emulated_device, such as sm_100a"
     )
     if not config.getoption("--emulate"):
         return
-    # From before the tests are imported: marks such as skipif(not torch.cuda.is_available()) are made then.
+    # Start before the tests are imported: marks such as skipif(not torch.cuda.is_available()) evaluate at
+    # import.
     stack = ExitStack()
     config.stash[_RUN] = (stack, stack.enter_context(_emulated(config, config.getoption("--emulate-arch"))))
 
@@ -100,7 +101,7 @@ def _emulated(config: pytest.Config, arch: str) -> Any:
 
 @pytest.fixture
 def emulated_device(request: pytest.FixtureRequest) -> Iterator[Session]:
-    """The test's own launches are checked; gives the session, whose ``launches`` hold what was found."""
+    """Check the test's own launches; gives the session, whose ``launches`` hold the findings."""
     run = request.config.stash.get(_RUN, None)
     mark = request.node.get_closest_marker("emulated_arch")
     arch = mark.args[0] if mark else request.config.getoption("--emulate-arch")
@@ -115,7 +116,7 @@ def emulated_device(request: pytest.FixtureRequest) -> Iterator[Session]:
 
 @pytest.fixture
 def emulate(request: pytest.FixtureRequest) -> Callable[..., list[Report]]:
-    """Run a launch under several interleavings; each begins with the inputs as they are, ``verify`` is called after each."""
+    """Run a launch under several interleavings, each from the same inputs, and call ``verify`` after each."""
     count = request.config.getoption("--emulator-interleavings")
     seed = request.config.getoption("--emulator-seed")
 

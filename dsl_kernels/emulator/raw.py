@@ -1,4 +1,4 @@
-"""Launches as a driver sees them: parameters as bytes, memory at given addresses, descriptors among either."""
+"""Launches as a driver sees them: parameters as bytes, memory at given addresses, descriptors in either."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .errors import LaunchError, checked
 from .isa.base import GENERIC_PARAM, GENERIC_SHARED
 from .ptx import Entry
 
-SCAN = 4 << 20  # bytes of a region up to which descriptors are looked for in it
-_WINDOWS = (GENERIC_SHARED, GENERIC_PARAM + 0x100_0000_0000)  # generic addresses of other spaces
+SCAN = 4 << 20  # regions of more bytes are not searched for descriptors
+_WINDOWS = (GENERIC_SHARED, GENERIC_PARAM + 0x100_0000_0000)  # generic addresses of the other state spaces
 
 
 @checked
@@ -25,9 +25,9 @@ _WINDOWS = (GENERIC_SHARED, GENERIC_PARAM + 0x100_0000_0000)  # generic addresse
 class Region:
     """Memory that a kernel may touch, at an address of the caller's choice.
 
-    ``memory`` is a numpy array or a torch CPU tensor (contiguous), or a pair of host address and bytes that the caller
-    keeps alive. ``address`` is what the kernel sees; None takes the host's own address, so that pointers that the
-    host program made are right as they are.
+    ``memory`` is a contiguous numpy array or torch CPU tensor, or a pair (host address, bytes) that the
+    caller keeps alive. ``address`` is the address that the kernel sees. None means the host's own address, so
+    that pointers of the host program stay valid.
     """
 
     memory: Any
@@ -36,7 +36,7 @@ class Region:
     writable: bool = True
 
     def row(self, index: int) -> tuple[int, int, int, int, str]:
-        """Emulated base, bytes, host address, whether it may be written, name."""
+        """Emulated base, bytes, host address, whether the kernel may write (0 or 1), and name."""
         name = self.name or f"region {index}"
         writable = self.writable
         if isinstance(self.memory, tuple):
@@ -54,12 +54,12 @@ class Region:
 @checked
 @dataclass(frozen=True)
 class RawArguments:
-    """Arguments of :func:`launch` as bytes, with the memory that addresses in them point into.
+    """Arguments of :func:`launch` as bytes, with the memory that their addresses point into.
 
     ``params`` is the whole parameter buffer, or the bytes of each parameter in order. ``tensor_maps`` puts a
-    :class:`TensorMap` (over an array of ``memory``) or a :class:`Descriptor` at byte offsets of the buffer, for
-    instance inside a structure. Descriptors that ``Descriptor.encode`` wrote are found in the parameters and in
-    regions up to 4 MiB, those in the hardware's bits in the parameters.
+    :class:`TensorMap` (over an array of ``memory``) or a :class:`Descriptor` at a byte offset of the buffer,
+    for instance inside a structure. The emulator finds descriptors that ``Descriptor.encode`` wrote in the
+    parameters and in regions up to 4 MiB, and descriptors in the hardware's bits in the parameters.
     """
 
     params: bytes | Sequence[bytes]
@@ -68,7 +68,7 @@ class RawArguments:
 
 
 class RawPacked:
-    """What :class:`Arguments` is for tensors: parameters, regions and tensor maps of one launch."""
+    """Parameters, regions and tensor maps of one launch, as :class:`Arguments` has them for tensors."""
 
     def __init__(self, entry: Entry, raw: RawArguments) -> None:
         rows = sorted(region.row(i) for i, region in enumerate(raw.memory))
@@ -79,7 +79,8 @@ class RawPacked:
         for base, size, _, _, name in rows:
             if base <= 0 or base + size >= 1 << 63 or (base < _WINDOWS[1] and base + size > _WINDOWS[0]):
                 raise LaunchError(
-                    f"region {name} at {base:#x} lies in no global memory: keep below {_WINDOWS[0]:#x} or above {_WINDOWS[1]:#x}"
+                    f"region {name} at {base:#x} lies in no global memory: "
+                    f"keep below {_WINDOWS[0]:#x} or above {_WINDOWS[1]:#x}"
                 )
         self._bases = [row[0] for row in rows]
         self._rows = rows
@@ -92,7 +93,8 @@ class RawPacked:
         for offset, tensor_map in raw.tensor_maps.items():
             if not 0 <= offset <= len(self.params) - SIZE or offset % ALIGN:
                 raise LaunchError(
-                    f"a tensor map at byte {offset}: expected a multiple of {ALIGN} that leaves {SIZE} of {len(self.params)} bytes"
+                    f"a tensor map at byte {offset}: "
+                    f"expected a multiple of {ALIGN} that leaves {SIZE} of {len(self.params)} bytes"
                 )
             self.map_rows.append(self._map(tensor_map, GENERIC_PARAM + offset, offset))
         for offset in range(0, len(self.params) - 63, ALIGN):
@@ -107,7 +109,7 @@ class RawPacked:
                 given.update(found(ctypes.string_at(host, size), base))
         for at, descriptor in given.items():
             self.map_rows.append(descriptor.row(at, f"at {at:#x}"))
-        for row in self.map_rows:  # what a kernel finds that copies its parameter
+        for row in self.map_rows:  # the bytes that a kernel reads when it copies its parameter
             offset = row[0] - GENERIC_PARAM
             if 0 <= offset <= len(self.params) - SIZE:
                 self.params[offset : offset + SIZE] = map_image(row)
@@ -121,7 +123,8 @@ class RawPacked:
             return bytes(params).ljust(size, b"\0")
         if len(params) != len(entry.params):
             raise LaunchError(
-                f"kernel {entry.name} has {len(entry.params)} parameters, the bytes of {len(params)} were given"
+                f"kernel {entry.name} has {len(entry.params)} parameters, "
+                f"the bytes of {len(params)} were given"
             )
         out = bytearray(size)
         for p, data in zip(entry.params, params, strict=True):
@@ -141,7 +144,8 @@ class RawPacked:
         array = as_array(tensor_map.array, name) if isinstance(tensor_map, TensorMap) else None
         if array is None:
             raise LaunchError(
-                f"tensor map {name}: expected a TensorMap over an array, or a Descriptor, got {shown(tensor_map)}"
+                f"tensor map {name}: expected a TensorMap over an array, or a Descriptor, "
+                f"got {shown(tensor_map)}"
             )
         for base, size, host, _, _ in self._rows:
             if host <= array.address < host + size:

@@ -1,4 +1,4 @@
-"""What a launch found and counted."""
+"""The report of a launch: its findings, counters and events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .interleaving import Interleaving
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: a check's code, who and where, and the earlier access it conflicts with."""
+    """One failed check: its code, the warp, the place, and the earlier access it conflicts with, if any."""
 
     code: str
     message: str
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened: an instruction of a warp, or a part of an asynchronous operation that it had issued."""
+    """An instruction of a warp, or a part of an asynchronous operation that the warp had issued."""
 
     cta: int
     warp: int
@@ -53,7 +53,7 @@ class Event:
 
 @dataclass
 class WarpCounters:
-    """What the warps with one index did, summed over the CTAs."""
+    """Counters of the warps with one index, summed over the CTAs."""
 
     instructions: int
     barrier_waits: int
@@ -65,9 +65,9 @@ class WarpCounters:
 class Report:
     """Outcome of a launch. ``ok`` means that no check failed under this one interleaving.
 
-    ``findings`` holds every distinct error, and as many warnings as the launch was told to keep; ``error_count`` and
-    ``warning_count`` count them all. ``trace`` holds the last events, in their order, where the launch was asked to keep
-    some. ``coverage`` says what the launch never reached.
+    ``findings`` holds every distinct error, and at most ``max_findings`` warnings; ``error_count`` and
+    ``warning_count`` count them all. ``trace`` holds the last events in order, as many as
+    ``launch(trace=...)`` keeps. ``coverage`` says what the launch reached and what it did not.
     """
 
     status: str
@@ -94,7 +94,8 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"{'ok' if self.ok else 'FAILED'} under {self.interleaving}: {self.instructions} warp instructions in {self.seconds:.2f} s"
+            f"{'ok' if self.ok else 'FAILED'} under {self.interleaving}: "
+            f"{self.instructions} warp instructions in {self.seconds:.2f} s"
         ]
         lines += [str(f) for f in self.findings]
         if dropped := self.error_count + self.warning_count - len(self.findings):

@@ -1,5 +1,5 @@
-"""Plugins of serving engines: `vllm` and `sglang`, which the engines find by their entry points.
+"""Plugins for serving engines, `vllm` and `sglang`, which the engines find by their entry points.
 
-A plugin that does not fit the engine it meets says so in the engine's log and leaves the engine as it is. What a plugin takes
-over falls back to the engine's own function for operands that our ops refuse.
+A plugin that does not match its engine says so in the engine's log and changes nothing. A function that a
+plugin replaces falls back to the engine's own for operands that our ops refuse.
 """

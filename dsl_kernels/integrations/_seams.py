@@ -1,4 +1,4 @@
-"""What a plugin takes over: functions of an engine, found by name, held to the parameters that the plugin was written for."""
+"""The functions of an engine that a plugin replaces, found by name and checked for their parameters."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ class Seam:
     """A function or class of an engine.
 
     Attributes:
-        path: its module and name, with dots.
-        parameters: the names that it takes, in their order: a function that takes others means something else, or gets
-            arguments that ours would not know. None: it need only be there.
+        path: its module and name, separated by dots.
+        parameters: the names of its parameters, in order. A function with other parameters means something
+            else, or gets arguments that ours does not know. None: it only has to exist.
     """
 
     path: str
     parameters: tuple[str, ...] | None = None
 
     def mismatch(self) -> str | None:
-        """Why the engine does not fit, or None."""
+        """Why the engine does not match, or None."""
         try:
-            found = _resolved(self.path)
+            theirs = _resolved(self.path)
             if self.parameters is None:
                 return None
-            held = tuple(name for name in inspect.signature(found).parameters if name != "self")
+            parameters = tuple(name for name in inspect.signature(theirs).parameters if name != "self")
         except Exception as error:
             return f"{self.path}: {type(error).__name__}: {error}"
-        if held != self.parameters:
-            return f"{self.path} takes ({', '.join(held)}), not ({', '.join(self.parameters)})"
+        if parameters != self.parameters:
+            return f"{self.path} takes ({', '.join(parameters)}), not ({', '.join(self.parameters)})"
         return None
 
 
 def _resolved(path: str) -> Any:
-    """What a path names.
+    """The object that a path names.
 
     Raises:
-        ImportError: a module of it does not import, as it says itself.
+        ImportError: a module on the path does not import; the error is the module's own.
         AttributeError: a module lacks the name.
     """
     try:
         return pkgutil.resolve_name(path)
     except AttributeError:
-        # `resolve_name` takes a module that does not import for a name that its package lacks.
+        # `resolve_name` reports a module that fails to import as a missing name: import it for its own error.
         parts = path.split(".")
         for end in range(len(parts) - 1, 0, -1):
             name = ".".join(parts[:end])
@@ -66,28 +66,28 @@ def _resolved(path: str) -> Any:
 
 
 def mismatch(seams: tuple[Seam, ...]) -> str | None:
-    """The first reason of several seams why an engine does not fit, or None."""
+    """The first reason why an engine does not match these seams, or None."""
     return next((reason for seam in seams if (reason := seam.mismatch()) is not None), None)
 
 
 @lru_cache(maxsize=1)
 def hopper_or_no_gpu() -> bool:
-    """Whether calls are served at all. It asks the driver, so it is asked at the first call, not as an engine starts."""
+    """Whether calls are served at all. This asks the driver, so it waits for the first call."""
     return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == 9
 
 
 @dataclass
 class Taken:
-    """One of our functions in the place of an engine's, which still serves what ours refuses.
+    """Our replacement of an engine's function, which still serves what ours refuses.
 
-    A layout that was refused once goes to the engine's function at once from then on: a refusal costs as much as a small
-    kernel. Ops refuse before they launch anything.
+    A layout that ours refused once goes straight to the engine's function from then on, because a refusal
+    costs as much as a small kernel. Ops refuse before they launch anything.
 
     Attributes:
-        what: names it in the log.
+        what: names the function in the log.
         ours: our function, called with the arguments of the engine's.
-        log: of the engine.
-        refused: layouts of tensors that ours does not take.
+        log: the engine's log.
+        refused: layouts that ours does not take.
     """
 
     what: str
@@ -110,18 +110,18 @@ class Taken:
             return theirs(*args, **kwargs)
 
     def instead_of(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
-        """A function to put in the place of an engine's."""
+        """The function to replace an engine's with."""
         return lambda *args, **kwargs: self(theirs, *args, **kwargs)
 
 
 def _layout(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a refusal depends on: types, strides, sizes but for the first, and what is no tensor but of its type."""
-    found: list[Any] = []
+    """What a refusal depends on: dtypes, strides, all sizes but the first; flags' values and other types."""
+    layout: list[Any] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append((value.dtype, value.shape[1:], value.stride(), value.data_ptr() % 16))
+            layout.append((value.dtype, value.shape[1:], value.stride(), value.data_ptr() % 16))
         elif isinstance(value, tuple):
-            found.append(_layout(value))
+            layout.append(_layout(value))
         else:
-            found.append(value if isinstance(value, bool | str | torch.dtype | None) else type(value))
-    return tuple(found)
+            layout.append(value if isinstance(value, bool | str | torch.dtype | None) else type(value))
+    return tuple(layout)

@@ -1,8 +1,9 @@
-"""The library as a kernel in the layout of Hugging Face `kernels`: CuTe DSL alone, imports relative, operations under its own name.
+"""The library in the layout of Hugging Face `kernels`: only CuTe DSL, relative imports, its own op namespace.
 
-`kernels` loads `build/torch-cuda/__init__.py` under the id of `metadata.json` beside it, from wherever it lies, several
-versions in one process. So the library travels as it is, less what no operation of a GPU needs, and no module of the copy
-names the package (`docs/source/kernel-requirements.md` of huggingface/kernels 8ac69fc5).
+`kernels` loads `build/torch-cuda/__init__.py` from any place, under the id in the `metadata.json` next to it,
+possibly several versions in one process. The export is therefore a copy of the library without what no GPU
+operation needs, and no module in it names the package (`docs/source/kernel-requirements.md` of
+huggingface/kernels 8ac69fc5).
 """
 
 from __future__ import annotations
@@ -20,20 +21,34 @@ from ..errors import InvalidArgumentError
 from ..manifest import MANIFEST, SCHEMA
 
 NAME, VARIANT, BACKEND = "dsl-kernels", "torch-cuda", "cutedsl"
-# A major version of the exported functions; by the convention of `kernels`, 0 may still change.
+# Major version of the exported functions; in the convention of `kernels`, 0 may still change.
 VERSION = 0
 ARCHS = {"sm_90a": "9.0a", "sm_100a": "10.0a"}
 
-# Commands, tools, other libraries' interfaces, and the other DSL.
+# Not exported: commands, tools, other libraries' interfaces.
 _LEFT_OUT = (
-    "__main__.py", "cases", "cli", "compat", "dsa", "emulator", "generated",
-    "integrations", "prepare.py", "profile", "runtime/pool.py", "runtime/prune.py", "runtime/worker.py", "timing", "verification",
-)  # fmt: skip
+    "__main__.py",
+    "cases",
+    "cli",
+    "compat",
+    "dsa",
+    "emulator",
+    "generated",
+    "integrations",
+    "prepare.py",
+    "profile",
+    "runtime/pool.py",
+    "runtime/prune.py",
+    "runtime/worker.py",
+    "timing",
+    "verification",
+)
 _SUFFIXES = (".py", ".json")
 _PACKAGE = Path(__file__).resolve().parents[1]
 _ABSOLUTE = re.compile(rf"^(\s*)from {_PACKAGE.name}((?:\.\w+)*) import ", re.MULTILINE)
 
-_START = '''"""Sparse attention for Hopper and Blackwell: scoring, selection and attention, exact and deterministic.
+_START = '''\
+"""Sparse attention for Hopper and Blackwell: scoring, selection and attention, exact and deterministic.
 
 Kernels are CuTe DSL, which compiles each when it is first called and keeps it on disk.
 """
@@ -46,7 +61,7 @@ from .ops import {names}
 
 __all__ = [{quoted}]
 '''
-# What releases of `kernels` that look into a folder of the kernel's name find there.
+# For releases of `kernels` that look into a folder named after the kernel.
 _OLDER = '''"""The kernel in the folder above, for releases of `kernels` that look here."""
 
 import importlib.util
@@ -66,7 +81,7 @@ globals().update({{name: getattr(_kernel, name) for name in __all__}})
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the folder of the build variant, the id it is imported under, and how much it is."""
+    """What was written: the folder of the build variant, the id to import it under, and its size."""
 
     folder: Path
     id: str
@@ -79,14 +94,17 @@ def export(folder: Path) -> Exported:
 
     Raises:
         InvalidArgumentError: that folder exists.
-        ArtifactError: the library came without its generated modules.
+        ArtifactError: the library has no generated modules.
         OSError: the folder cannot be written.
     """
     target = folder / "build" / VARIANT
     if target.exists():
         raise InvalidArgumentError(
-            "folder", expected="one without this build variant", got=str(target), fix="remove it, or name another"
-        )  # fmt: skip
+            "folder",
+            expected="one without this build variant",
+            got=str(target),
+            fix="remove it, or name another",
+        )
     texts = {**_library(), **_generated(), "__init__.py": _start()}
     identity = sha256(json.dumps({name: _hash(text) for name, text in sorted(texts.items())}).encode())
     own = f"_{NAME.replace('-', '_')}_cuda_{identity.hexdigest()[:7]}"
@@ -105,7 +123,7 @@ def export(folder: Path) -> Exported:
     }
     texts["metadata.json"] = json.dumps(metadata, indent=2) + "\n"
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Whole or not at all.
+    # The rename makes the folder appear complete or not at all.
     with tempfile.TemporaryDirectory(dir=target.parent, ignore_cleanup_errors=True) as half:
         for name, text in texts.items():
             file = Path(half, VARIANT, name)
@@ -116,30 +134,30 @@ def export(folder: Path) -> Exported:
 
 
 def _library() -> dict[str, str]:
-    """Texts of the package's files that travel, by their place in it."""
-    found = {}
+    """Texts of the exported files of the package, by their path in it."""
+    texts = {}
     for file in sorted(_PACKAGE.rglob("*")):
         place = PurePosixPath(file.relative_to(_PACKAGE).as_posix())
         other_dsl = any(part.startswith("tilelang") for part in place.parts)
         left_out = other_dsl or any(place.is_relative_to(each) for each in _LEFT_OUT)
         if file.suffix in _SUFFIXES and not left_out:
             text = file.read_text()
-            found[str(place)] = _relative(text, len(place.parts)) if file.suffix == ".py" else text
-    return found
+            texts[str(place)] = _relative(text, len(place.parts)) if file.suffix == ".py" else text
+    return texts
 
 
 def _generated() -> dict[str, str]:
-    """Generated modules and their manifest: a module is imported as `<package>.generated.<id>`, wherever it lies."""
-    found: dict[str, str] = {}
+    """Texts of the generated modules and their manifest; each module is `<package>.generated.<id>`."""
+    texts: dict[str, str] = {}
     records = []
     for variant in variants.variants():
         if variant.backend == BACKEND and variant.arch in ARCHS:
             text = _relative(variant.source, 2)
             record = {**variant.record(), "sha256": sha256(text.encode()).hexdigest()}
-            found[f"generated/{record['file']}"] = text
+            texts[f"generated/{record['file']}"] = text
             records.append(record)
     return {
-        **found,
+        **texts,
         f"generated/{MANIFEST}": json.dumps({"schema": SCHEMA, "variants": records}, indent=1) + "\n",
     }
 

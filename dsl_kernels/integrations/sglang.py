@@ -1,7 +1,8 @@
 """SGLang's plugin: hooks on the kernels of DeepSeek Sparse Attention (SGLang 0.5.23).
 
-`register` is the entry point of the group `sglang.srt.plugins`. SGLang loads every plugin that is installed, so this one hooks
-nothing unless `SGLANG_PLUGINS` names it (`dsl_kernels`). Each hook falls back to SGLang's own function for what our ops refuse.
+`register` is the entry point of the group `sglang.srt.plugins`. SGLang loads every installed plugin, so this
+one only hooks anything if `SGLANG_PLUGINS` names it (`dsl_kernels`). Each hook falls back to SGLang's own
+function for what our ops refuse.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from ..ops import sparse_mla, topk_selector
 from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
 from ._seams import Seam, Taken, mismatch
 
+# The plugin's name in `SGLANG_PLUGINS`.
 NAME = "dsl_kernels"
-"""Of the plugin, as `SGLANG_PLUGINS` names it."""
 
 log = logging.getLogger("dsl_kernels.integrations.sglang")
 
@@ -45,7 +46,7 @@ def attend_rows(
     topk_length: torch.Tensor | None = None,
     attn_sink: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`_forward_flashmla_sparse`: bf16 rows, heads as they are. Ids of -1 are padding, so lengths are not needed."""
+    """`_forward_flashmla_sparse`: bf16 rows, unpadded heads; ids of -1 are padding, lengths are not read."""
     _require_values(v_head_dim)
     return sparse_mla(q_all, None, kv_cache, page_table_1, sm_scale=sm_scale, attn_sink=attn_sink)[0]
 
@@ -60,17 +61,17 @@ def attend_pages(
     metadata: Any,
     page_table_1: torch.Tensor,
 ) -> torch.Tensor:
-    """`_forward_flashmla_kv`: 656-byte rows, heads as they are."""
+    """`_forward_flashmla_kv`: 656-byte rows, unpadded heads."""
     _require_values(v_head_dim)
-    held = backend.dsa_kv_cache_store_fp8 and backend.kv_cache_dim == FP8_TOKEN_BYTES
-    require("kv_cache", held, f"fp8 rows of {FP8_TOKEN_BYTES} bytes", f"{backend.kv_cache_dim}", "none")
+    fits = backend.dsa_kv_cache_store_fp8 and backend.kv_cache_dim == FP8_TOKEN_BYTES
+    require("kv_cache", fits, f"fp8 rows of {FP8_TOKEN_BYTES} bytes", f"{backend.kv_cache_dim}", "none")
     q = q_all.view(-1, layer.tp_q_head_num, layer.head_dim)
     rows = kv_cache.view(-1, backend.kv_cache_dim)
     return sparse_mla(q, None, rows, page_table_1, sm_scale=sm_scale)[0].unsqueeze(1)
 
 
 def select_pages(logits: torch.Tensor, lengths: torch.Tensor, topk: int, attn_metadata: Any) -> torch.Tensor:
-    """`_topk_transform_v2_paged`: ids of tokens through the page table, whose plan is not read."""
+    """`_topk_transform_v2_paged`: ids of tokens through the page table; the metadata's plan is not read."""
     return topk_selector(
         logits, lengths, topk, block_table=attn_metadata.real_page_table, page_size=attn_metadata.page_size
     )
@@ -83,7 +84,7 @@ def select_ragged(
     topk_indices_offset: torch.Tensor,
     row_starts: torch.Tensor | None,
 ) -> torch.Tensor:
-    """`_topk_transform_v2_ragged`; leaves the scores as they are."""
+    """`_topk_transform_v2_ragged`; does not modify the scores."""
     return sgl_topk.fast_topk_transform_ragged_fused(logits, lengths, topk_indices_offset, topk, row_starts)
 
 
@@ -92,7 +93,7 @@ def _require_values(v_head_dim: int) -> None:
 
 
 def _returned(what: str, ours: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook on a function that returns the function to call."""
+    """A hook on an SGLang function that returns the function to call."""
     taken = Taken(what, ours, log)
     return lambda theirs: taken.instead_of(theirs())
 
@@ -101,6 +102,7 @@ def _taken(what: str, ours: Callable[..., Any]) -> Callable[..., Any]:
     return Taken(what, ours, log)
 
 
+# The functions of SGLang to hook, each with our function, which gets SGLang's as its first argument.
 HOOKS: tuple[tuple[Seam, Callable[..., Any]], ...] = (
     (
         Seam(
@@ -154,11 +156,10 @@ HOOKS: tuple[tuple[Seam, Callable[..., Any]], ...] = (
         _returned("scoring of a prompt", deep_gemm.fp8_mqa_logits),
     ),
 )
-"""What is hooked: the function of SGLang, and what is called around it with it as the first argument."""
 
 
 def register() -> None:
-    """Hook what fits this SGLang, if `SGLANG_PLUGINS` names the plugin; log what does not and why."""
+    """If `SGLANG_PLUGINS` names the plugin, hook what matches this SGLang, and log what does not and why."""
     named = [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")]
     if NAME not in named:
         log.info("dsl_kernels takes over nothing: SGLANG_PLUGINS does not name %s", NAME)

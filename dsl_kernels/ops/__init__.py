@@ -9,8 +9,8 @@ Arguments they share:
 
 from ..kernels.gqa_forward.op import gqa_forward
 from ..kernels.lightning_indexer.op import lightning_indexer, lightning_indexer_prefill
-from ..kernels.merge_entries.op import merge_entries
-from ..kernels.merge_outputs.op import merge_outputs
+from ..kernels.merge_entries.op import merge_entries, merge_peer_entries
+from ..kernels.merge_outputs.op import merge_outputs, merge_peer_outputs
 from ..kernels.resample_trajectories.op import resample_trajectories
 from ..kernels.sparse_mla.op import sparse_mla
 from ..kernels.topk_selector.op import topk_selector
@@ -26,6 +26,8 @@ __all__ = [
     "lightning_indexer_prefill",
     "merge_entries",
     "merge_outputs",
+    "merge_peer_entries",
+    "merge_peer_outputs",
     "preload",
     "resample_trajectories",
     "selections",

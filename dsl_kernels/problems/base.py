@@ -70,6 +70,8 @@ class OperandSpec:
             the output either.
         may_be_empty: of an input, whether a kernel runs where it has no element, as others may have some.
         longest: of an integer input, what its elements are where every row is as long as the call allows: a number or a dim.
+        peers: of an input that every rank of a group holds, the operand of [ranks] int64 that says how many bytes from this
+            rank's each rank's lies: 0 for its own. Kernels read the ranks' memory through it.
     """
 
     name: str
@@ -90,8 +92,16 @@ class OperandSpec:
     of_nothing: float | str | None = None
     may_be_empty: bool = False
     longest: str = "0"
+    peers: str = ""
 
     def __post_init__(self) -> None:
+        if self.peers and (self.kind != "in" or not self.shape):
+            raise DeclarationError(
+                f"operand {self.name}",
+                expected="a tensor that is only read, where other ranks hold one too",
+                got=f"kind {self.kind} with peers",
+                fix="leave out `peers`, or declare it an input",
+            )
         if self.limits is None:
             return
         low, high = self.limits

@@ -1,8 +1,8 @@
-"""Why a kernel is slow: read what a profiler saw, reduce it to a fingerprint, and say what to change and for how much.
+"""Why a kernel is slow: read a profiler's report, reduce it to a fingerprint, and say what to change.
 
-`read` gives the launches of a report, `fingerprint` reduces one to comparable numbers, `diagnose` holds it against the
-rules and the calibrated ceilings of the GPU, `diff` sets two beside each other. Nothing here needs a GPU or torch;
-`collect` and `targets` run what has to be looked at.
+`read` returns the launches of a report, `fingerprint` reduces one to comparable numbers, `diagnose` applies
+the rules and the GPU's calibrated ceilings to it, and `diff` compares two. None of these needs a GPU or
+torch; `collect` and `targets` run the kernels to look at.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from .roadmap import Phase, Roadmap, roadmap
 from .rules import diagnose
 
 __all__ = [
-    "Ceilings", "Diagnosis", "Diff", "DiffRow", "Evidence", "Finding", "Fingerprint", "Issue", "KernelReport", "NcuRule", "Occupancy", "Phase",
-    "RegionTime", "Regions", "Roadmap", "RoleTime", "Spills", "Stall", "Ticks", "Traffic", "Workload", "diagnose", "diff", "diff_regions", "dump", "fingerprint", "load", "markdown", "plain", "read", "read_ceilings", "roadmap",
-    "schema", "text",
+    "Ceilings", "Diagnosis", "Diff", "DiffRow", "Evidence", "Finding", "Fingerprint", "Issue", "KernelReport",
+    "NcuRule", "Occupancy", "Phase", "RegionTime", "Regions", "Roadmap", "RoleTime", "Spills", "Stall",
+    "Ticks", "Traffic", "Workload", "diagnose", "diff", "diff_regions", "dump", "fingerprint", "load",
+    "markdown", "plain", "read", "read_ceilings", "roadmap", "schema", "text",
 ]  # fmt: skip

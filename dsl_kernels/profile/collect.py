@@ -1,7 +1,8 @@
-"""Collectors: Nsight Compute as a command, and what can be known without it. Each says what it could not read.
+"""Collectors: Nsight Compute as a command, and what is known without it. Each says what it could not read.
 
-Nsight Compute runs once, with clocks as they are and only the counters that a fingerprint needs. Reports hold the
-kernels' code: they stay where they were written, and what is kept of them is extracted JSON.
+Nsight Compute runs once, without fixing the clocks, and reads only the counters that a fingerprint needs.
+Reports contain the kernels' code, so they stay where they were written; only extracted JSON is kept
+elsewhere.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PLACES = (
     "/opt/nvidia/nsight-compute/*/ncu",
 )
 CACHES = {"cold": "all", "warm": "none"}
-# A kernel that does nothing, from PTX: whether counters answer needs no compiler.
+# An empty kernel in PTX, so that probing the counters needs no compiler.
 PROBE = """
 from cuda.bindings import driver as d
 def ok(r):
@@ -40,38 +41,39 @@ def ok(r):
     return r[1] if len(r) == 2 else None
 ok(d.cuInit(0)); device = ok(d.cuDeviceGet(0))
 ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(device))))
-module = ok(d.cuModuleLoadData(b'.version 7.8\\n.target sm_90\\n.address_size 64\\n.visible .entry probe() { ret; }\\n\\0'))
+ptx = b'.version 7.8\\n.target sm_90\\n.address_size 64\\n.visible .entry probe() { ret; }\\n\\0'
+module = ok(d.cuModuleLoadData(ptx))
 ok(d.cuLaunchKernel(ok(d.cuModuleGetFunction(module, b'probe')), 1, 1, 1, 32, 1, 1, 0, 0, 0, 0))
 ok(d.cuCtxSynchronize())
 """
 
 
 def find_ncu() -> Path:
-    """Nsight Compute's command line.
+    """Path of Nsight Compute's command line.
 
     Raises:
         ToolchainError: code NCU_MISSING.
     """
-    if found := shutil.which("ncu"):
-        return Path(found)
+    if on_path := shutil.which("ncu"):
+        return Path(on_path)
     for pattern in PLACES:
-        if held := sorted(Path("/").glob(pattern.lstrip("/"))):
-            return held[-1]
+        if installed := sorted(Path("/").glob(pattern.lstrip("/"))):
+            return installed[-1]
     raise ToolchainError(
         "ncu", expected="Nsight Compute's command line", got="none found", fix=INSTALL, code="NCU_MISSING"
     )
 
 
 def version(ncu: Path) -> str:
-    """Its version, e.g. "2025.3.1.0"; "" where it does not say."""
+    """The version, e.g. "2025.3.1.0"; "" if ncu does not print one."""
     try:
         text = subprocess.run(
             [str(ncu), "--version"], capture_output=True, text=True, check=False, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = re.search(r"Version (\d+(?:\.\d+)+)", text.stdout)
-    return found[1] if found else ""
+    match = re.search(r"Version (\d+(?:\.\d+)+)", text.stdout)
+    return match[1] if match else ""
 
 
 def command(
@@ -85,14 +87,15 @@ def command(
     from_start: bool = False,
     ncu: str = "ncu",
 ) -> list[str]:
-    """The command that writes `report` (.ncu-rep) of the kernels that `program` launches.
+    """The command that profiles the kernels that `program` launches into `report` (.ncu-rep).
 
     Args:
-        chip: "GH100" or "GB100": the counters have other names.
+        chip: "GH100" or "GB100", whose counters have different names.
         kernel: regular expression of the kernels to look at; all by default.
-        cache: "cold" flushes the caches before every pass, as inputs that rotate past the L2 do; "warm" does not.
-        full: every section of Nsight Compute too, for its own rules; some forty passes.
-        from_start: look from the program's first kernel on, not from its profiler start.
+        cache: "cold" flushes the caches before every pass, as inputs that rotate past the L2 do; "warm" does
+            not.
+        full: also collect every section of Nsight Compute, for its own rules; some forty passes.
+        from_start: profile from the program's first kernel on, not from its profiler start.
     """
     asked = ["--set", "full"] if full else ["--section", "LaunchStats", "--section", "Occupancy"]
     return [
@@ -105,12 +108,12 @@ def command(
 
 
 def complete(argv: Sequence[str], timeout: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a profiler and what it profiles in a session of their own, which ends as a whole when its time is up.
+    """Run a profiler and its program in their own session, and kill the whole session at a timeout.
 
-    The program would outlive a profiler that alone is killed, and hold the GPU's counters.
+    If only the profiler were killed, the program would survive it and keep the GPU's counters.
 
     Raises:
-        subprocess.TimeoutExpired: no end within so many seconds.
+        subprocess.TimeoutExpired: it did not end in time.
     """
     with subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -125,10 +128,10 @@ def complete(argv: Sequence[str], timeout: float | None = None) -> subprocess.Co
 
 
 def run(argv: Sequence[str], *, timeout: float | None = None) -> str:
-    """Run Nsight Compute; what it and the program printed.
+    """Run Nsight Compute; returns what it and the program printed.
 
     Raises:
-        ToolchainError: NCU_MISSING, NCU_COUNTERS (they do not answer), NCU_NO_KERNEL (none matched), NCU_FAILED.
+        ToolchainError: NCU_MISSING, NCU_COUNTERS (not available), NCU_NO_KERNEL (none matched), NCU_FAILED.
     """
     try:
         done = complete(argv, timeout)
@@ -154,7 +157,7 @@ def run(argv: Sequence[str], *, timeout: float | None = None) -> str:
 
 
 def refuse(text: str, status: int = 0) -> None:
-    """Raise the typed error that ncu's output amounts to, if any."""
+    """Raise the typed error for ncu's output, if it reports one."""
     if (
         "ERR_NVGPUCTRPERM" in text
         or "LibraryNotLoaded" in text
@@ -191,19 +194,19 @@ def refuse(text: str, status: int = 0) -> None:
 
 
 def raw_csv(report: Path, ncu: str = "ncu") -> str:
-    """The raw page of a report as CSV in base units, which `read` takes."""
+    """The raw page of a report as CSV in base units, a format that `read` takes."""
     argv = [ncu, "--import", str(report), "--page", "raw", "--csv", "--print-units", "base"]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
 def details_csv(report: Path, ncu: str = "ncu") -> str:
-    """The details page of a report as CSV: Nsight Compute's own rules stand there."""
+    """The details page of a report as CSV, which contains Nsight Compute's own rules."""
     argv = [ncu, "--import", str(report), "--page", "details", "--csv"]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
 def counters_answer(ncu: Path) -> str | None:
-    """None where a kernel that does nothing could be counted; otherwise why not."""
+    """Why counters cannot be read; None if an empty kernel could be counted."""
     argv = [
         str(ncu), "--clock-control", "none", "--metrics", metrics.CYCLES, sys.executable, "-c", PROBE,
     ]  # fmt: skip
@@ -215,10 +218,10 @@ def counters_answer(ncu: Path) -> str | None:
 
 
 def doctor(gpu: bool) -> Iterator[dict[str, str]]:
-    """Rows about the profiler, as `doctor` prints them: check, status, found, fix.
+    """Rows about the profiler, in the form that `doctor` prints: check, status, found, fix.
 
     Args:
-        gpu: whether there is one; without it counters are not asked.
+        gpu: whether there is a GPU; without one the counters are not tried.
     """
     try:
         ncu = find_ncu()
@@ -242,7 +245,7 @@ def doctor(gpu: bool) -> Iterator[dict[str, str]]:
 
 
 def static(variant: Any) -> KernelReport:
-    """What a compiled variant says of itself: registers, spills, shared memory and opcode counts; no GPU.
+    """A compiled variant's registers, spills, shared memory and opcode counts; needs no GPU.
 
     Raises:
         DslKernelError: the variant is not compiled and cannot be.
@@ -251,7 +254,7 @@ def static(variant: Any) -> KernelReport:
 
     artifact, _ = store.fetch(variant, bundle.CUBIN)
     r = artifact.resources
-    found: dict[str, float] = {
+    figures: dict[str, float] = {
         metrics.REGISTERS: r.registers,
         metrics.SHARED[0]: r.dynamic_smem,
         metrics.SHARED[1]: r.static_smem,
@@ -264,14 +267,14 @@ def static(variant: Any) -> KernelReport:
         variant.id,
         "static",
         arch=variant.arch.rstrip("a"),
-        metrics=found,
+        metrics=figures,
         block=(x, y, z),
         missing=("time", "stalls", "bytes moved", "units"),
     )
 
 
 def emulated(variant: Any) -> KernelReport:
-    """`static` with what the emulator counts on the variant's first tiny workload: instructions, bytes, sectors.
+    """`static`, plus the emulator's counts on the first tiny workload: instructions, bytes, sectors.
 
     Raises:
         DslKernelError: the variant cannot be compiled, or takes none of the tiny workloads.
@@ -288,12 +291,12 @@ def emulated(variant: Any) -> KernelReport:
     executor = Emulator()
     trial.run(variant, chosen[0], executor, example=trial.cached_example(variant.op, chosen[0]))
     report = executor.report
-    found = {metrics.INSTRUCTIONS: report.instructions, **known.metrics}
-    found |= {f"emulator__{name}": float(count) for name, count in {**report.stats, **report.pipes}.items()}
+    figures = {metrics.INSTRUCTIONS: report.instructions, **known.metrics}
+    figures |= {f"emulator__{name}": float(count) for name, count in {**report.stats, **report.pipes}.items()}
     return replace(
         known,
         source="emulator",
-        metrics=found,
+        metrics=figures,
         label=chosen[0].name,
         missing=("time", "stalls", "caches", "units"),
     )

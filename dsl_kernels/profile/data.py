@@ -1,4 +1,4 @@
-"""What an id tensor asks of memory: counted, not measured, before anybody blames a kernel for its gather."""
+"""What an id tensor asks of memory: counted, not measured, before a kernel is blamed for its gather."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ else:
 
 @dataclass(frozen=True)
 class IdData:
-    """Figures of ids [rows, k], of which negative ones are padding.
+    """Figures of ids [rows, k]; negative ids are padding.
 
     Attributes:
         valid: share of the ids that name a token.
         distinct: different tokens among all valid ids.
-        reuse: valid ids a distinct token: 1 where no token is asked for twice, so where no cache can help.
-        repeated: share of the valid ids that repeat one of their own row.
-        ascending: share of neighbouring valid ids that ascend: 1 where each row is sorted, 1/2 where it is random.
-        run: mean length of runs of neighbouring tokens that stand in order.
-        pages: different pages a row, on average.
-        page_tokens: valid ids of a row on each page that it touches, on average; a page has `page`.
+        reuse: valid ids per distinct token; at 1 no token is asked for twice, so no cache can help.
+        repeated: share of the valid ids that repeat another of their row.
+        ascending: share of adjacent pairs of valid ids that ascend: 1 in sorted rows, 1/2 in random ones.
+        run: mean length of runs of consecutive tokens in order.
+        pages: mean number of different pages that a row touches.
+        page_tokens: mean number of a row's distinct tokens on each page that it touches; a page has `page`
+            tokens.
         shared_next: share of a row's tokens that the next row asks for too.
         unique_bytes, read_bytes: bytes of the distinct tokens, and of all valid ids.
+        shortest, longest: fewest and most valid ids in a row.
     """
 
     rows: int
@@ -59,12 +61,12 @@ def describe_ids(ids: torch.Tensor, page: int = 64, row_bytes: int = 1152) -> Id
     """Count what ids [rows, k] of any integer dtype ask for.
 
     Args:
-        page: tokens of a page.
+        page: tokens in a page.
         row_bytes: bytes of a token's row; 1152 is bf16 with rope, 656 the fp8 row.
 
     Raises:
-        ArgumentTypeError: no tensor of integers.
-        InvalidArgumentError: not two axes, or no id at all.
+        ArgumentTypeError: `ids` is not a tensor of integers.
+        InvalidArgumentError: it does not have two axes, or is empty.
     """
     page, row_bytes = integer("page", page, 1), integer("row_bytes", row_bytes, 1)
     if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.is_complex():
@@ -79,14 +81,14 @@ def describe_ids(ids: torch.Tensor, page: int = 64, row_bytes: int = 1152) -> Id
     ids = ids.detach().cpu().long()
     named = ids >= 0
     counts = named.sum(1)
-    held = [row[keep] for row, keep in zip(ids, named, strict=True)]
+    chosen = [row[keep] for row, keep in zip(ids, named, strict=True)]
     valid = int(counts.sum())
-    sets = [row.unique() for row in held]
+    sets = [row.unique() for row in chosen]
     distinct = int(ids[named].unique().numel())
-    steps = [row.diff() for row in held]
+    steps = [row.diff() for row in chosen]
     pairs = sum(step.numel() for step in steps)
     ascending = sum(int((step > 0).sum()) for step in steps)
-    broken = sum(int((step != 1).sum()) for step in steps) + sum(row.numel() > 0 for row in held)
+    broken = sum(int((step != 1).sum()) for step in steps) + sum(row.numel() > 0 for row in chosen)
     pages = [(own // page).unique().numel() for own in sets]
     both = sum(int(torch.isin(a, b).sum()) for a, b in pairwise(sets))
     first = sum(own.numel() for own in sets[:-1])
@@ -116,11 +118,11 @@ def read_ids(path: Path, name: str | None = None) -> torch.Tensor:
     """Ids in a safetensors or .npy file.
 
     Args:
-        name: the tensor in a safetensors file; by default its only one of integers with two axes.
+        name: the tensor in a safetensors file; by default its only tensor of integers with two axes.
 
     Raises:
-        ArtifactError: no such file, damaged, or of another format.
-        InvalidArgumentError: the file has no such tensor, or several that it could be.
+        ArtifactError: no such file, a damaged one, or one of another format.
+        InvalidArgumentError: the file has no such tensor, or several candidates.
         ToolchainError: safetensors is not installed.
     """
     if path.suffix == ".npy":
@@ -144,7 +146,7 @@ def read_ids(path: Path, name: str | None = None) -> torch.Tensor:
     try:
         with safe_open(path, "pt") as file:
             names = list(file.keys())
-            found: dict[str, Any] = {
+            tensors: dict[str, Any] = {
                 str(key): file.get_tensor(key) for key in ([name] if name in names else names)
             }
     except (OSError, SafetensorError) as error:
@@ -155,12 +157,14 @@ def read_ids(path: Path, name: str | None = None) -> torch.Tensor:
             fix="write it with safetensors.torch",
         ) from error
     if name is not None:
-        require_known("--tensor", name, found, "tensor")
-        return found[name]
-    ids = [key for key, held in found.items() if held.dim() == 2 and not held.is_floating_point()]
+        require_known("--tensor", name, tensors, "tensor")
+        return tensors[name]
+    ids = [key for key, value in tensors.items() if value.dim() == 2 and not value.is_floating_point()]
     if len(ids) != 1:
         raise InvalidArgumentError(
-            "--tensor", expected="one tensor of integers with two axes", got=", ".join(ids) or "none",
+            "--tensor",
+            expected="one tensor of integers with two axes",
+            got=", ".join(ids) or "none",
             fix="name it",
-        )  # fmt: skip
-    return found[ids[0]]
+        )
+    return tensors[ids[0]]

@@ -1,4 +1,4 @@
-"""Two fingerprints side by side: the baseline that a command line lacks."""
+"""Two fingerprints, or two launches by region, side by side."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from .model import Diff, DiffRow, Fingerprint, Regions
 
-# Stalls below this share of both are left out.
+# Stalls below this share in both launches are left out.
 LEAST_STALL = 0.02
 
 
 def diff(a: Fingerprint, b: Fingerprint) -> Diff:
-    """Every figure that one of them has, those of speed first; shares are fractions, `ratio` is b over a."""
+    """Every figure that either has, those of speed first; shares are fractions, `ratio` is b over a."""
     rows = [
         _row("time (us)", a.us, b.us),
         _row("cycles", a.cycles, b.cycles),
@@ -61,17 +61,16 @@ def diff(a: Fingerprint, b: Fingerprint) -> Diff:
 
 
 def diff_regions(a: Regions, b: Regions) -> Diff:
-    """Two launches region by region: medians of what CTAs, roles and regions spent; `ratio` is b over a."""
+    """Two launches region by region: median times of CTAs, roles and regions; `ratio` is b over a."""
     rows = [_row("SM", a.sm.most, b.sm.most), _row("CTA", a.cta.median, b.cta.median)]
-    ones, others = ({role.role: role for role in found.roles} for found in (a, b))
+    ones, others = ({role.role: role for role in launch.roles} for launch in (a, b))
     for name in _names(ones, others):
         one, other = ones.get(name), others.get(name)
         rows.append(_row(name, *(role.ticks.median if role else None for role in (one, other))))
         rows.append(_row(f"{name} in waits", *(role.waits if role else None for role in (one, other))))
         regions = [{r.region: r.ticks.median for r in role.regions} if role else {} for role in (one, other)]
-        rows += [
-            _row(f"{name}: {region}", *(held.get(region) for held in regions)) for region in _names(*regions)
-        ]
+        for region in _names(*regions):
+            rows.append(_row(f"{name}: {region}", *(spent.get(region) for spent in regions)))
     notes = [f"{a.clock} beside {b.clock}"] if a.clock != b.clock else []
     if a.workload != b.workload or a.dims != b.dims:
         notes.append(f"{a.workload} beside {b.workload}: the sizes differ")
@@ -79,7 +78,7 @@ def diff_regions(a: Regions, b: Regions) -> Diff:
 
 
 def _names(one: Iterable[str], other: Iterable[str]) -> list[str]:
-    """Names of either mapping, in the order of the first."""
+    """Names of either, in the order of the first."""
     return list(dict.fromkeys([*one, *other]))
 
 

@@ -1,4 +1,4 @@
-"""A launch reduced to numbers that compare."""
+"""A launch reduced to comparable numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .model import Fingerprint, Issue, KernelReport, Occupancy, Spills, Stall, T
 
 
 def fingerprint(report: KernelReport, workload: Workload | None = None) -> Fingerprint:
-    """Speeds of light, stalls, bytes, pipes and occupancy of a launch.
+    """Utilisation, stalls, bytes, pipes and occupancy of a launch.
 
     Args:
-        workload: what the launch had to do, by default what the report says; with it, bytes used are held against
-            bytes moved.
+        workload: what the launch had to do, by default what the report says. It gives the bytes used, to
+            compare with the bytes moved.
     """
     values, work = report.metrics, workload or report.workload or Workload()
     stalls, notes = _stalls(values)
@@ -45,9 +45,9 @@ def _first(values: Mapping[str, float], names: Iterable[str]) -> float | None:
 
 
 def _sum(values: Mapping[str, float], names: Iterable[str]) -> float | None:
-    """The sum of those that were read; None where none was."""
-    held = [values[name] for name in names if name in values]
-    return sum(held) if held else None
+    """The sum of the values that were read; None if none was."""
+    read = [values[name] for name in names if name in values]
+    return sum(read) if read else None
 
 
 def _ratio(values: Mapping[str, float], over: str, under: str) -> float | None:
@@ -58,16 +58,16 @@ def _ratio(values: Mapping[str, float], over: str, under: str) -> float | None:
 def _shares(
     values: Mapping[str, float], named: Mapping[str, str], other: Mapping[str, tuple[str, ...]]
 ) -> dict[str, float]:
-    found = {unit: _first(values, (name, *other.get(unit, ()))) for unit, name in named.items()}
-    return {unit: value / 100 for unit, value in found.items() if value is not None}
+    shares = {unit: _first(values, (name, *other.get(unit, ()))) for unit, name in named.items()}
+    return {unit: value / 100 for unit, value in shares.items() if value is not None}
 
 
 def _stalls(values: Mapping[str, float]) -> tuple[dict[str, Stall], tuple[str, ...]]:
-    """Stalls by cycles an issue where they were counted, by samples otherwise, and what is wrong with them."""
+    """Stalls, from cycles per issue if those were counted, else from samples; and notes about them."""
     reasons = (*metrics.STALLS, *metrics.CHIP_STALLS["GH100"])
     cycles = {r: values[metrics.STALL.format(r)] for r in reasons if metrics.STALL.format(r) in values}
     if cycles:
-        # Every issue is one cycle "selected", whether that was asked for or not.
+        # Every issue takes one cycle in the state "selected", whether that counter was read or not.
         known = sum(cycles.values()) + (0.0 if "selected" in cycles else 1.0)
         total = max(values.get(metrics.LATENCY, 0.0), known)
         partial = len(cycles) < len(metrics.STALLS) and metrics.LATENCY not in values
@@ -86,15 +86,15 @@ def _stalls(values: Mapping[str, float]) -> tuple[dict[str, Stall], tuple[str, .
 
 
 def _traffic(values: Mapping[str, float], work: Workload) -> dict[str, Traffic]:
-    found = {}
+    traffic = {}
     for level, terms in metrics.TRAFFIC.items():
-        held = [values[name] * factor for name, factor in terms if name in values]
-        if not held:
+        read = [values[name] * factor for name, factor in terms if name in values]
+        if not read:
             continue
-        moved = sum(held)
+        moved = sum(read)
         used = work.unique_bytes if level == "dram" else work.read_bytes
-        found[level] = Traffic(moved, used, used / moved if used is not None and moved else None)
-    return found
+        traffic[level] = Traffic(moved, used, used / moved if used is not None and moved else None)
+    return traffic
 
 
 def _occupancy(values: Mapping[str, float]) -> Occupancy:
@@ -103,7 +103,7 @@ def _occupancy(values: Mapping[str, float]) -> Occupancy:
     achieved, theoretical = values.get(metrics.ACHIEVED), values.get(metrics.THEORETICAL)
     waves = values.get(metrics.WAVES)
     if least and values.get(metrics.GRID) and values.get(metrics.SMS):
-        # The profiler prints two decimals, which is none of a single CTA.
+        # Computed anew: the profiler prints two decimals, which lose a single CTA.
         waves = values[metrics.GRID] / (values[metrics.SMS] * least)
     registers, shared = values.get(metrics.REGISTERS), _sum(values, metrics.SHARED)
     return Occupancy(
@@ -129,28 +129,28 @@ def _spills(values: Mapping[str, float]) -> Spills:
 def _rates(values: Mapping[str, float]) -> dict[str, float]:
     """The other figures that rules ask for."""
     percent = {"l1_hit": metrics.L1_HIT, "l2_hit": metrics.L2_HIT, "atomic_unit": metrics.ATOMIC_UNIT}
-    found: dict[str, float | None] = {
+    rates: dict[str, float | None] = {
         name: values[metric] / 100 if metric in values else None for name, metric in percent.items()
     }
-    found["bank_conflicts"] = _ratio(values, metrics.BANK_CONFLICTS, metrics.SHARED_WAVEFRONTS)
-    found["sectors_per_request"] = _ratio(values, *metrics.GLOBAL_LOADS)
-    found["sectors_per_store"] = _ratio(values, *metrics.GLOBAL_STORES)
+    rates["bank_conflicts"] = _ratio(values, metrics.BANK_CONFLICTS, metrics.SHARED_WAVEFRONTS)
+    rates["sectors_per_request"] = _ratio(values, *metrics.GLOBAL_LOADS)
+    rates["sectors_per_store"] = _ratio(values, *metrics.GLOBAL_STORES)
     use = values.get(metrics.BYTES_PER_SECTOR)
-    found["sector_use"] = use / metrics.SECTOR if use else None
+    rates["sector_use"] = use / metrics.SECTOR if use else None
     atomics, sectors = _sum(values, metrics.ATOMIC_SECTORS), values.get(metrics.L2_SECTORS)
-    found["atomics"] = atomics / sectors if atomics is not None and sectors else None
-    found["balance"] = _ratio(values, *metrics.BALANCE)
-    found["sm_active"] = _ratio(values, *metrics.ACTIVE_OF_ELAPSED)
+    rates["atomics"] = atomics / sectors if atomics is not None and sectors else None
+    rates["balance"] = _ratio(values, *metrics.BALANCE)
+    rates["sm_active"] = _ratio(values, *metrics.ACTIVE_OF_ELAPSED)
     copied, loaded = _sum(values, metrics.ASYNC), _traffic(values, Workload()).get("l1")
-    found["async_copies"] = copied / loaded.moved if copied is not None and loaded and loaded.moved else None
-    found["sms"] = values.get(metrics.SMS)
-    found["grid"] = values.get(metrics.GRID)
+    rates["async_copies"] = copied / loaded.moved if copied is not None and loaded and loaded.moved else None
+    rates["sms"] = values.get(metrics.SMS)
+    rates["grid"] = values.get(metrics.GRID)
     local, instructions = _sum(values, metrics.LOCAL_INSTRUCTIONS), values.get(metrics.INSTRUCTIONS)
-    found["local_instructions"] = local / instructions if local is not None and instructions else None
-    found["load_sectors"] = _ratio(values, metrics.GLOBAL_LOADS[0], metrics.L1_SECTORS)
-    found["samples"] = values.get(metrics.SAMPLES)
+    rates["local_instructions"] = local / instructions if local is not None and instructions else None
+    rates["load_sectors"] = _ratio(values, metrics.GLOBAL_LOADS[0], metrics.L1_SECTORS)
+    rates["samples"] = values.get(metrics.SAMPLES)
     duration = values.get(metrics.DURATION)
     for name, metric in (("dram_read", "dram__bytes_read.sum"), ("dram_write", metrics.DRAM_WRITES)):
         moved = values.get(metric)
-        found[f"{name}_gbps"] = moved / duration if moved is not None and duration else None
-    return {name: value for name, value in found.items() if value is not None}
+        rates[f"{name}_gbps"] = moved / duration if moved is not None and duration else None
+    return {name: value for name, value in rates.items() if value is not None}

@@ -1,23 +1,25 @@
 """The hardware counters that a fingerprint is made of, by Nsight Compute's names.
 
-Names that begin with gpu, sm, smsp, l1tex, lts and dram exist in the chips' own catalogues, which a test holds this
-table against; those that begin with launch, device and `sm__maximum` are Nsight Compute's and come with every report.
+Names that begin with gpu, sm, smsp, l1tex, lts and dram are in the chips' own catalogues, and a test checks
+this table against those. Names that begin with launch, device and `sm__maximum` are Nsight Compute's; every
+report has them.
 """
 
 from __future__ import annotations
 
 STALLS = (
-    "barrier", "branch_resolving", "dispatch_stall", "drain", "lg_throttle", "long_scoreboard", "math_pipe_throttle",
-    "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "selected", "short_scoreboard", "sleeping",
-    "tex_throttle", "wait",
+    "barrier", "branch_resolving", "dispatch_stall", "drain", "lg_throttle", "long_scoreboard",
+    "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "selected",
+    "short_scoreboard", "sleeping", "tex_throttle", "wait",
 )  # fmt: skip
-# Reasons that one chip counts and the other does not.
+# Reasons that only one chip counts.
 CHIP_STALLS = {"GH100": ("gmma", "imc_miss"), "GB100": ()}
+# The chip of an architecture, by which Nsight Compute names its counters.
 CHIPS = {"sm_90": "GH100", "sm_100": "GB100"}
-
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 LATENCY = "smsp__average_warps_active_per_issue_active.ratio"
-# What older names and other sections call the same reasons, as samples of the program counter.
+# The same reasons as samples of the program counter, and what older names and other sections call some of
+# them.
 SAMPLED = "smsp__pcsamp_warps_issue_stalled_{}"
 SAMPLES = "smsp__pcsamp_sample_count"
 SAMPLED_AS = {"no_instructions": "no_instruction", "warpgroup_arrive": "gmma"}
@@ -33,7 +35,7 @@ SOL = {
     "l2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "dram": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
 }
-# The same under the names that a section or an older version prints.
+# The same rates under the names that a section or an older version prints.
 SOL_OTHER = {
     "dram": ("dram__throughput.avg.pct_of_peak_sustained_elapsed",),
     "l1": ("l1tex__throughput.avg.pct_of_peak_sustained_active",),
@@ -54,15 +56,16 @@ PIPES_OTHER = {
     ),
 }
 
-# Bytes read through each level: the sum of what the paths of that level moved, in (name, factor) terms.
+# Bytes read through each level, as a sum of (counter, factor) terms over the paths of that level.
 SECTOR = 32.0
 TRAFFIC: dict[str, tuple[tuple[str, float], ...]] = {
-    # The counters of loads include 16-byte asynchronous copies (measured on GH100), not the copy engine's.
+    # The counter of loads includes 16-byte asynchronous copies (measured on GH100), but not the copy
+    # engine's.
     "l1": (
         ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", SECTOR),
         ("l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum", 1.0),
     ),
-    # Distributed shared memory crosses the same wires, and is not the L2's.
+    # Reads of distributed shared memory use the same crossbar, but are not served by the L2.
     "l2": (
         ("l1tex__m_xbar2l1tex_read_bytes.sum", 1.0),
         ("l1tex__m_xbar2l1tex_read_bytes_mem_dshared.sum", -1.0),
@@ -70,7 +73,7 @@ TRAFFIC: dict[str, tuple[tuple[str, float], ...]] = {
     "dram": (("dram__bytes_read.sum", 1.0),),
 }
 
-# Of these, bytes that asynchronous copies brought.
+# The part of these bytes that asynchronous copies read.
 ASYNC = (
     "l1tex__t_bytes_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
     "smsp__sass_l1tex_m_xbar2l1tex_read_bytes_mem_global_op_ldgsts_cache_bypass.sum",
@@ -140,13 +143,14 @@ def counters(chip: str) -> tuple[str, ...]:
     terms = [name for group in TRAFFIC.values() for name, _ in group]
     names = [
         DURATION, CYCLES, *SOL.values(), *PIPES.values(), *terms, *ASYNC, *ISSUE.values(), ACHIEVED,
-        *(STALL.format(reason) for reason in stalls(chip)), LATENCY, *LOCAL_INSTRUCTIONS, *LOCAL_SECTORS, L1_SECTORS,
-        L1_HIT, L2_HIT, BANK_CONFLICTS, SHARED_WAVEFRONTS, *GLOBAL_LOADS, *GLOBAL_STORES, BYTES_PER_SECTOR,
-        *ATOMIC_SECTORS, L2_SECTORS, L2_READS, DRAM_WRITES, ATOMIC_UNIT, INSTRUCTIONS, *BALANCE, *ACTIVE_OF_ELAPSED,
+        *(STALL.format(reason) for reason in stalls(chip)), LATENCY, *LOCAL_INSTRUCTIONS, *LOCAL_SECTORS,
+        L1_SECTORS, L1_HIT, L2_HIT, BANK_CONFLICTS, SHARED_WAVEFRONTS, *GLOBAL_LOADS, *GLOBAL_STORES,
+        BYTES_PER_SECTOR, *ATOMIC_SECTORS, L2_SECTORS, L2_READS, DRAM_WRITES, ATOMIC_UNIT, INSTRUCTIONS,
+        *BALANCE, *ACTIVE_OF_ELAPSED,
     ]  # fmt: skip
     return tuple(dict.fromkeys(names))
 
 
 def requested(chip: str) -> tuple[str, ...]:
-    """`counters` and the launch facts that Nsight Compute adds itself."""
+    """`counters`, plus the launch facts that Nsight Compute always adds."""
     return (*counters(chip), *LAUNCH)

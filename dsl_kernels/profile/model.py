@@ -1,7 +1,8 @@
-"""What crosses the border: reports, fingerprints and diagnoses, as plain records with a JSON schema.
+"""The records of profiling, as plain dataclasses with a JSON schema: reports, fingerprints, diagnoses.
 
-Shares are fractions of one, never percent. A figure that no collector could read is None, and the record's `missing`
-names it. Writing needs nothing; `load` and `schema` check against the types with pydantic (extra `profile`).
+Shares are fractions of one, never percent. A figure that no collector could read is None, and the record's
+`missing` names it. Writing needs no package; `load` and `schema` check against the types with pydantic (extra
+`profile`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class NcuRule:
-    """What Nsight Compute's own rule said of a launch: its estimate is a share of the time, or None."""
+    """What a rule of Nsight Compute said about a launch; `estimate` is a share of the time, or None."""
 
     name: str
     message: str
@@ -34,11 +35,12 @@ class KernelReport:
 
     Attributes:
         source: collector or file format ("ncu", "csv", "log", "activity", "static", "emulator", "figures").
-        arch: compute architecture, as "sm_90"; "" where the source does not say.
-        metrics: Nsight Compute's names -> values in base units (ns, bytes, percent for `.pct`, plain counts).
-        label: name of the range the launch ran in, where there was one.
+        arch: compute architecture, such as "sm_90"; "" if the source does not say.
+        metrics: values by Nsight Compute's names, in base units (ns, bytes, percent for `.pct`, plain
+            counts).
+        label: name of the range that the launch ran in, if any.
         missing: what this collector could not read, in words.
-        workload: what the launch had to do, where the source says it.
+        workload: what the launch had to do, if the source says.
     """
 
     kernel: str
@@ -56,13 +58,13 @@ class KernelReport:
 
 @dataclass(frozen=True)
 class Workload:
-    """What the kernel had to do, from its own arithmetic rather than from counters.
+    """What the kernel had to do, from its arithmetic rather than from counters.
 
     Attributes:
-        read_bytes: bytes the result needs from memory, each counted as often as a CTA must fetch it.
-        unique_bytes: the same with each byte counted once: what a perfect cache would leave for the DRAM.
-        row_bytes: contiguous bytes of one gathered row; None where nothing is gathered.
-        footprint_bytes: size of what the rows are drawn from.
+        read_bytes: bytes that the result needs from memory, each counted as often as a CTA must fetch it.
+        unique_bytes: the same with each byte counted once: what remains for the DRAM behind a perfect cache.
+        row_bytes: contiguous bytes of one gathered row; None if nothing is gathered.
+        footprint_bytes: size of the memory that rows are gathered from.
         order: "random", "sorted" or "sequential".
     """
 
@@ -79,7 +81,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Stall:
-    """A reason warps waited for: its share of all warp cycles, and cycles per issued instruction where measured."""
+    """A reason for warps to wait: its share of all warp cycles, and its cycles per issued instruction."""
 
     share: float
     cycles: float | None = None
@@ -87,7 +89,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes read through one level; `ratio` is used over moved, above one where a level below the caches saw less."""
+    """Bytes read through one level; `ratio` is used over moved, above one if caches saved it reads."""
 
     moved: float
     used: float | None = None
@@ -96,7 +98,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Issue:
-    """Per scheduler and active cycle: instructions issued, warps eligible, warps resident; threads active a warp instruction."""
+    """Per scheduler and cycle: instructions issued, warps eligible and active; threads per instruction."""
 
     issued: float | None = None
     eligible: float | None = None
@@ -106,7 +108,7 @@ class Issue:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Resident warps as shares of the most an SM holds, what limits them, and the size of the launch."""
+    """Resident warps as shares of the most an SM can hold, what limits them, and the size of the launch."""
 
     achieved: float | None = None
     theoretical: float | None = None
@@ -119,7 +121,7 @@ class Occupancy:
 
 @dataclass(frozen=True)
 class Spills:
-    """Register spills: instructions on local memory, and their share of the sectors that the L1 served."""
+    """Register spills: instructions on local memory, and its share of the sectors that the L1 served."""
 
     instructions: float = 0.0
     sectors: float = 0.0
@@ -128,16 +130,18 @@ class Spills:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """One launch of one kernel, in numbers that can be compared.
+    """One launch of one kernel, in comparable numbers.
 
     Attributes:
         sol: share of the peak rate that each unit reached: sm, memory, l1, l2, dram.
-        pipes: share of cycles that each pipe was busy: tensor, fma, alu, xu (the special-function unit), lsu, tma.
-        stalls: reason -> Stall; reasons differ between architectures, so compare by name only within one.
+        pipes: share of the cycles in which each pipe was busy: tensor, fma, alu, xu (special functions), lsu,
+            tma.
+        stalls: stalls by reason. Reasons differ between architectures: compare them only within one.
         traffic: bytes read at l1, l2 and dram, asynchronous copies included.
-        rates: other figures of the rules: l1_hit, l2_hit, bank_conflicts (share of shared-memory wavefronts), atomics
-            (share of L2 sectors), sectors_per_request, sector_use (bytes a load uses of its sectors), async_copies
-            (share of the loaded bytes), sm_active (of the time), balance (cycles of the busiest SM over the mean).
+        rates: other figures of the rules: l1_hit, l2_hit, bank_conflicts (share of shared-memory wavefronts),
+            atomics (share of L2 sectors), sectors_per_request, sector_use (share of its sectors' bytes that a
+            load uses), async_copies (share of the loaded bytes), sm_active (share of the time), balance
+            (cycles of the busiest SM over the mean).
     """
 
     kernel: str
@@ -162,7 +166,7 @@ class Fingerprint:
 
     @property
     def dominant_stall(self) -> str | None:
-        """The reason with the greatest share; a warp that issues, or could and is not picked, does not wait."""
+        """The reason with the greatest share, not counting warps that issue or were ready but not picked."""
         idle = ("selected", "not_selected")
         waiting = {name: stall.share for name, stall in self.stalls.items() if name not in idle}
         return max(waiting, key=lambda name: waiting[name]) if waiting else None
@@ -170,7 +174,7 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One reading that a rule asked for: quantity, its value, and what it had to be ("> 0.8")."""
+    """One reading that a rule asked for: the quantity, its value, and the condition on it ("> 0.8")."""
 
     quantity: str
     value: float
@@ -179,13 +183,13 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause, with what shows it, what to change, and the most that could gain.
+    """One cause, its evidence, what to change, and the most that this could gain.
 
     Attributes:
         cause: the rule's name, e.g. "gather_below_ceiling".
-        bound: how many times faster at most if it were fixed and nothing else; None where nothing limits it.
+        bound: the largest speed-up if this alone were fixed; None if nothing limits it.
         healthy: the kernel is at a limit of the GPU, so only less work makes it faster.
-        knobs: this project's knobs that change it, knob -> what to do with it.
+        knobs: this project's knobs that affect it, and what to do with each.
     """
 
     cause: str
@@ -199,7 +203,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings, the first the one to act on, and explanations that the numbers rule out (cause -> why)."""
+    """Findings in the order to act on them, and explanations that the numbers rule out, with the reason."""
 
     fingerprint: Fingerprint
     findings: tuple[Finding, ...]
@@ -237,7 +241,7 @@ class Diff:
 
 @dataclass(frozen=True)
 class Ticks:
-    """What several CTAs or warps spent, in ticks of a clock."""
+    """Times of several CTAs or warps, in ticks of a clock."""
 
     median: float
     least: int
@@ -246,10 +250,10 @@ class Ticks:
 
 @dataclass(frozen=True)
 class RegionTime:
-    """A region of a role, over its CTAs and warps.
+    """The time in one region of a role, over its CTAs and warps.
 
     Attributes:
-        share: of all that the warps of the role spent.
+        share: of all the time that the role's warps spent.
         of: the roles that a wait is for.
     """
 
@@ -261,11 +265,11 @@ class RegionTime:
 
 @dataclass(frozen=True)
 class RoleTime:
-    """A role from the start of the kernel to the end of its last region, and its regions, the longest first.
+    """A role from the start of the kernel to the end of its last region, and its regions, longest first.
 
     Attributes:
-        lost: the share of that time which is in no region.
-        waits: the share of it in waits for others.
+        lost: the share of that time that is in no region.
+        waits: the share of it spent waiting for other roles.
     """
 
     role: str
@@ -278,13 +282,13 @@ class RoleTime:
 
 @dataclass(frozen=True)
 class Regions:
-    """Where the time of one launch went, as probes in the kernel counted it.
+    """Where the time of one launch went, by the probes in the kernel.
 
     Attributes:
         clock: what a tick is.
-        cta: a CTA, from the start of its first warp to the end of its last one's.
-        sm: an SM, from the start of its first CTA to the end of its last one.
-        pace: which role waits least, and what it does: nothing is faster before that is.
+        cta: a CTA's time, from the start of its first warp to the end of its last.
+        sm: an SM's time, from the start of its first CTA to the end of its last.
+        pace: the role that waits least, and what it does; it sets the pace of the kernel.
     """
 
     variant: str
@@ -301,7 +305,7 @@ class Regions:
 
 
 def plain(record: Any) -> Any:
-    """The record as JSON types; a number that JSON cannot spell becomes None."""
+    """The record as JSON types; a number that JSON cannot express becomes None."""
     return _finite(asdict(record))
 
 
@@ -322,10 +326,10 @@ def _finite(value: Any) -> Any:
 
 
 def load(kind: type[T], data: str | Mapping[str, Any], where: str = "JSON") -> T:
-    """A record from its JSON text or the object in it.
+    """A record from its JSON text, or from the object in it.
 
     Raises:
-        ArtifactError: it does not fit the schema; names the field.
+        ArtifactError: it does not match the schema; the error names the field.
         ToolchainError: pydantic is not installed.
     """
     adapter = _adapter(kind)
@@ -347,8 +351,8 @@ def load(kind: type[T], data: str | Mapping[str, Any], where: str = "JSON") -> T
 
 def schema(kind: type) -> dict[str, Any]:
     """The JSON schema of a record type."""
-    found: dict[str, Any] = _adapter(kind).json_schema()
-    return found
+    result: dict[str, Any] = _adapter(kind).json_schema()
+    return result
 
 
 def _adapter(kind: type) -> Any:

@@ -1,8 +1,9 @@
-"""Files of a profiler, read into `KernelReport`s.
+"""A profiler's files, read into `KernelReport`s.
 
-Four kinds are told apart by their content: Nsight Compute's binary report (.ncu-rep, through the package ncu-report), its
-raw page as CSV, its details page as CSV or as the text that it prints (a log), and this package's own JSON. Texts may be
-in UTF-8 or UTF-16, packed with xz, of several runs one after another, and written where a comma is the decimal mark.
+The content decides between four kinds: Nsight Compute's binary report (.ncu-rep, read through the package
+ncu-report), its raw page as CSV, its details page as CSV or as printed text (a log), and this package's own
+JSON. Texts may be in UTF-8 or UTF-16 and packed with xz, may contain several runs, and may use a decimal
+comma.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..errors import ArtifactError, ToolchainError
 from . import metrics
 from .model import KernelReport, NcuRule, Workload, load
 
-# What the details page prints, by (label, whether the value is a percentage); None: either.
+# What the details page prints, by label and by whether the unit is percent; None matches either.
 LABELS: dict[tuple[str, bool | None], str] = {
     ("Duration", None): metrics.DURATION,
     ("Elapsed Cycles", None): metrics.CYCLES,
@@ -54,26 +55,29 @@ PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _TIME = re.compile(r"^([num]?)(?:s|second)$")
 _AMOUNT = re.compile(r"^([KMGT]?)(byte|sector|inst|cycle|request|warp|thread|Hz|hz)\b")
 _HEADER = re.compile(r"^  (\S.*?) \((\d+), (\d+), (\d+)\)x\((\d+), (\d+), (\d+)\),.*?CC (\d+\.\d+)")
-# A row of a printed table: a label, a unit or none, and a number, apart by two blanks at least.
+# A row of a printed table: a label, an optional unit, and a number, separated by at least two blanks.
 _ROW = re.compile(
     r"^    (\S.*?) {2,}(?:([^\s\d].*?) +)?([+-]?\d[\d.,'’\u00a0\u202f ]*(?:e[+-]?\d+)?)\s*$", re.I
 )
 _RULE = re.compile(r"^    (OPT|INF|WRN)\s+(.*)$")
 _ESTIMATE = re.compile(r"Est\. (?:Local )?Speedup: ([\d.,]+)%")
-# How a figure is written by its decimal mark: groups of digits may be apart by the other mark, by a blank or an apostrophe.
+# How a number is written with each decimal mark; the other mark, a blank or an apostrophe may group digits.
 _FIGURES = {
     mark: re.compile(
-        rf"(?=\D{{0,2}}\d)[+-]?(?:\d+|[1-9]\d{{0,2}}(?:{groups}\d{{2,3}})*{groups}\d{{3}})?(?:{re.escape(mark)}\d*)?(?:e[+-]?\d+)?",
+        rf"(?=\D{{0,2}}\d)[+-]?(?:\d+|[1-9]\d{{0,2}}(?:{groups}\d{{2,3}})*{groups}\d{{3}})?"
+        rf"(?:{re.escape(mark)}\d*)?(?:e[+-]?\d+)?",
         re.I,
     )
     for mark, groups in ((".", "[,'’ \u00a0\u202f]"), (",", "[.'’ \u00a0\u202f]"))
 }
-# Units that nothing is a fraction of, of metrics that add up or pick one counter.
-_WHOLE_UNITS = ("", "ns", "nsecond", "byte", "sector", "inst", "cycle", "request", "warp", "thread", "register/thread")  # fmt: skip
+# Units of metrics that cannot be fractions if they add up or pick one counter.
+_WHOLE_UNITS = (
+    "", "ns", "nsecond", "byte", "sector", "inst", "cycle", "request", "warp", "thread", "register/thread"
+)  # fmt: skip
 _WHOLE = (".sum", ".max", ".min", metrics.REGISTERS)
-# Passes over a kernel differ a little, so a share of a peak may seem to exceed it by this much.
+# Passes over a kernel differ slightly, so a share of a peak may appear to reach this many percent.
 _MOST_SHARE = 101.0
-# Pages of Nsight Compute that say nothing of single launches, or none of their counters, by a column that only they have.
+# Pages of Nsight Compute without single launches or without their counters, by a column that only they have.
 _OTHER_PAGES = {
     "Invocations": "figures over all launches of a kernel (`--print-summary`)",
     "Function Name": "the summary page (`--page summary`)",
@@ -87,11 +91,11 @@ _RAW_FIX = "write it with `ncu --import REPORT --page raw --csv`"
 
 @dataclass
 class _Launch:
-    """A launch as it was printed: its report, and figures that wait for the file's decimal mark.
+    """A launch as printed: its report, and the figures to convert once the file's decimal mark is known.
 
     Attributes:
-        cells: (metric, unit, text) of each figure; of two of one metric the first counts.
-        rules: rules of Nsight Compute, each with its estimate as printed.
+        cells: metric, unit and text of each figure; the first cell of a metric counts.
+        rules: Nsight Compute's rules, each with its estimate as printed.
     """
 
     report: KernelReport
@@ -100,11 +104,11 @@ class _Launch:
 
 
 def read(path: str | Path) -> list[KernelReport]:
-    """The launches in a file, in their order.
+    """The launches in a file, in order.
 
     Raises:
-        ArtifactError: the file is missing, or of none of the kinds; says what it looks like.
-        ToolchainError: a binary report without the package ncu-report, or of a newer Nsight Compute than it.
+        ArtifactError: the file is missing or of none of the kinds; the error says what it looks like.
+        ToolchainError: a binary report, and the package ncu-report is missing.
     """
     path = Path(path)
     try:
@@ -114,21 +118,21 @@ def read(path: str | Path) -> list[KernelReport]:
             str(path), expected="a profile", got=str(error.strerror), fix="check the path"
         ) from None
     if data[:3] == b"NVR" or path.suffix == ".ncu-rep":
-        found = _binary(path)
+        launches = _binary(path)
     else:
-        found = reports(_text(data, str(path)), str(path))
-    for report in found:
-        _hold(report, str(path))
-    return found
+        launches = reports(_text(data, str(path)), str(path))
+    for report in launches:
+        _require_possible(report, str(path))
+    return launches
 
 
 def reports(text: str, where: str) -> list[KernelReport]:
-    """The launches in a text: JSON, CSV or a log; `where` names it in errors.
+    """The launches in a text: JSON, CSV or a log; `where` names the text in errors.
 
     Raises:
-        ArtifactError: it is of none of these kinds, or a figure in it can be read in two ways.
+        ArtifactError: the text is none of these, or a figure in it can be read in two ways.
     """
-    # "[812] python@host" begins a log.
+    # A log may begin with "[812] python@host", which is not a JSON list.
     if re.match(r"\s*(\{|\[(?!\d+\] ))", text):
         return _json(text, where)
     launches = [launch for run in _runs(text) for launch in _csv(run, where)] or list(_log(text, where))
@@ -144,12 +148,12 @@ def reports(text: str, where: str) -> list[KernelReport]:
 
 
 def is_csv(text: str) -> bool:
-    """Whether a text holds a table of Nsight Compute as CSV, be it without launches."""
+    """Whether a text contains a table of Nsight Compute as CSV, even one without launches."""
     return any(map(_delimiter, text.splitlines()))
 
 
 def number(text: str, unit: str = "", mark: str = ".") -> float | None:
-    """A printed figure in base units (ns, bytes, percent); None where it is none ("n/a", a name).
+    """A printed figure in base units (ns, bytes, percent); None if it is not a number ("n/a", a name).
 
     Args:
         mark: the decimal mark that it was written with, "." or ",".
@@ -157,22 +161,24 @@ def number(text: str, unit: str = "", mark: str = ".") -> float | None:
     text = text.strip()
     if not _FIGURES[mark].fullmatch(text):
         return None
-    value = float(re.sub(r"[^\d.e+-]", "", text.replace("." if mark == "," else ",", "").replace(mark, "."), flags=re.I))  # fmt: skip
-    if found := _TIME.match(unit):
-        return value * NANOSECONDS[found[1]]
-    if found := _AMOUNT.match(unit):
-        return value * PREFIXES[found[1]]
+    plain = text.replace("." if mark == "," else ",", "").replace(mark, ".")
+    value = float(re.sub(r"[^\d.e+-]", "", plain, flags=re.I))
+    if time := _TIME.match(unit):
+        return value * NANOSECONDS[time[1]]
+    if amount := _AMOUNT.match(unit):
+        return value * PREFIXES[amount[1]]
     return value
 
 
 def _decimal_mark(launches: Sequence[_Launch], where: str) -> str:
-    """The decimal mark of a file, by the figures that only one of the two explains.
+    """The decimal mark of a file, from the figures that only one of the two marks explains.
 
-    A figure such as "86,400" is right with either. It is no evidence, unless nothing else is: then a count cannot be a
-    fraction, nor a share of a peak exceed it.
+    A figure such as "86,400" is valid with either. It decides only if no other figure does: then because a
+    count cannot be a fraction, and a share of a peak cannot exceed it.
 
     Raises:
-        ArtifactError: figures of both kinds, or one that stays of two meanings; names them.
+        ArtifactError: figures with both marks, or only figures that either mark explains; the error names
+            them.
     """
     certain: dict[str, str] = {}
     likely: dict[str, str] = {}
@@ -180,41 +186,44 @@ def _decimal_mark(launches: Sequence[_Launch], where: str) -> str:
     for launch in launches:
         estimates = [(f"estimate of {rule.name or rule.kind}", "%", text) for rule, text in launch.rules]
         for name, unit, text in (*launch.cells, *estimates):
-            held = {mark: value for mark in _FIGURES if (value := number(text, unit, mark)) is not None}
+            read_as = {mark: value for mark in _FIGURES if (value := number(text, unit, mark)) is not None}
             cell = f"{text!r} ({name} of {launch.report.kernel})"
-            if len(held) == 1:
-                certain.setdefault(next(iter(held)), cell)
-            elif len(set(held.values())) == 2:
-                sound = [mark for mark, value in held.items() if _sound(name, unit, value)]
+            if len(read_as) == 1:
+                certain.setdefault(next(iter(read_as)), cell)
+            elif len(set(read_as.values())) == 2:
+                sound = [mark for mark, value in read_as.items() if _sound(name, unit, value)]
                 if len(sound) == 1:
                     likely.setdefault(sound[0], cell)
                 else:
                     open_cell = open_cell or cell
-    found = certain or likely
-    if len(found) == 2 or (open_cell and not found):
+    evidence = certain or likely
+    if len(evidence) == 2 or (open_cell and not evidence):
+        got = f"{open_cell}, which may be read either way, and no figure that settles it"
+        if evidence:
+            got = f"both marks: {evidence['.']} and {evidence[',']}"
         raise ArtifactError(
             where,
             expected="figures with one decimal mark",
-            got=f"both marks: {found['.']} and {found[',']}" if found else f"{open_cell}, which may be read either way, and no figure that settles it",
+            got=got,
             fix="write it again under LC_ALL=C; read runs of different settings apart",
-        )  # fmt: skip
-    return next(iter(found), ".")
+        )
+    return next(iter(evidence), ".")
 
 
 def _sound(name: str, unit: str, value: float) -> bool:
-    """Whether a metric can have this value: counts are whole, and a share of a peak ends there."""
+    """Whether a metric can have this value: counts are whole, and shares of a peak do not exceed it."""
     if _bounded(name):
         return value <= _MOST_SHARE
     return unit not in _WHOLE_UNITS or not name.endswith(_WHOLE) or value == int(value)
 
 
 def _bounded(name: str) -> bool:
-    """Whether a metric in percent cannot exceed 100; hit rates of several passes can."""
+    """Whether a metric in percent cannot exceed 100; hit rates over several passes can."""
     return "pct_of_peak" in name or name == metrics.THEORETICAL
 
 
-def _hold(report: KernelReport, where: str) -> None:
-    """Refuse a share that cannot be."""
+def _require_possible(report: KernelReport, where: str) -> None:
+    """Refuse a share of a peak that exceeds it."""
     for name, value in report.metrics.items():
         if _bounded(name) and value > _MOST_SHARE:
             raise ArtifactError(
@@ -226,7 +235,7 @@ def _hold(report: KernelReport, where: str) -> None:
 
 
 def _counted(launch: _Launch, mark: str) -> KernelReport:
-    """The report of a launch, its figures read by the file's decimal mark."""
+    """The report of a launch, with its figures read by the file's decimal mark."""
     values: dict[str, float] = {}
     for name, unit, text in launch.cells:
         if (value := number(text, unit, mark)) is not None:
@@ -240,7 +249,7 @@ def _counted(launch: _Launch, mark: str) -> KernelReport:
 
 
 def _text(data: bytes, where: str) -> str:
-    """What a file says, unpacked and decoded; files that were joined have byte order marks inside."""
+    """A file's text, unpacked and decoded, without the byte order marks that joined files have inside."""
     if data.startswith(b"\xfd7zXZ\0"):
         try:
             data = lzma.decompress(data)
@@ -258,7 +267,7 @@ def _text(data: bytes, where: str) -> str:
 
 
 def _runs(text: str) -> Iterator[list[list[str]]]:
-    """The tables of a text that may hold messages: of each run its header, then its rows."""
+    """The tables of a text that may also contain messages: for each run its header, then its rows."""
     lines = text.splitlines(keepends=True)
     heads = [(place, delimiter) for place, line in enumerate(lines) if (delimiter := _delimiter(line))]
     ends = [*(place for place, _ in heads[1:]), len(lines)]
@@ -268,7 +277,7 @@ def _runs(text: str) -> Iterator[list[list[str]]]:
 
 
 def _delimiter(line: str) -> str:
-    """What is between the columns of a header of Nsight Compute; "" of any other line."""
+    """The delimiter of an Nsight Compute header line; "" for any other line."""
     if not any(name in line for name in _HEAD):
         return ""
     for delimiter in ",;\t":
@@ -279,20 +288,21 @@ def _delimiter(line: str) -> str:
 
 
 def _csv(rows: list[list[str]], where: str) -> list[_Launch]:
-    """The launches of one run's table.
+    """The launches in one run's table.
 
     Raises:
-        ArtifactError: it is a page that says nothing of single launches, or a row that has lost or gained cells.
+        ArtifactError: a page without single launches, or a row that has lost or gained cells.
     """
     header = rows[0]
-    if other := next((said for name, said in _OTHER_PAGES.items() if name in header), None):
+    if other := next((page for name, page in _OTHER_PAGES.items() if name in header), None):
         raise ArtifactError(where, expected=_LAUNCHES, got=other, fix=_RAW_FIX)
     if "ID" not in header:
         raise ArtifactError(where, expected="a column ID", got=", ".join(header)[:80], fix=_RAW_FIX)
-    place, held = header.index("ID"), list[list[str]]()
+    place, kept = header.index("ID"), list[list[str]]()
     for row in rows[1:]:
-        # Others are messages of the program or the profiler, or empty; units that are all empty come first.
-        blank = held and not any(row)
+        # Skip messages of the program or the profiler, and empty rows, except a first one: units may all be
+        # empty.
+        blank = kept and not any(row)
         if blank or len(row) < 4 or not re.fullmatch(r"\d*", row[min(place, len(row) - 1)]):
             continue
         if len(row) != len(header):
@@ -302,13 +312,13 @@ def _csv(rows: list[list[str]], where: str) -> list[_Launch]:
                 got=f"{len(row)}, from {', '.join(row)[:80]!r} on",
                 fix="keep the quotes around cells that hold the delimiter, or " + _RAW_FIX,
             )
-        held.append(row)
-    return _details(header, held) if "Metric Name" in header else _raw(header, held, where)
+        kept.append(row)
+    return _details(header, kept) if "Metric Name" in header else _raw(header, kept, where)
 
 
 def _triple(text: str) -> tuple[int, int, int] | None:
-    found = [int(part) for part in re.findall(r"\d+", text)]
-    return (found[0], found[1], found[2]) if len(found) == 3 else None
+    numbers = [int(part) for part in re.findall(r"\d+", text)]
+    return (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 else None
 
 
 def _arch(capability: str) -> str:
@@ -316,8 +326,8 @@ def _arch(capability: str) -> str:
 
 
 def _raw(header: list[str], rows: list[list[str]], where: str) -> list[_Launch]:
-    """The raw page: a column a metric; the first row, which has no ID, is units."""
-    place, units, found = header.index("ID"), list[str](), list[_Launch]()
+    """Launches of the raw page: a column for each metric; the first row, without an ID, has the units."""
+    place, units, launches = header.index("ID"), list[str](), list[_Launch]()
     for row in rows:
         if not row[place]:
             units = row
@@ -336,7 +346,7 @@ def _raw(header: list[str], rows: list[list[str]], where: str) -> list[_Launch]:
             label=_range(label),
         )
         figures = [(n, u, c) for n, u, c in zip(header, units, row, strict=True) if "__" in n]
-        found.append(_Launch(report, figures))
+        launches.append(_Launch(report, figures))
     if not units:
         raise ArtifactError(
             where,
@@ -344,11 +354,14 @@ def _raw(header: list[str], rows: list[list[str]], where: str) -> list[_Launch]:
             got="a launch" if rows else "nothing",
             fix=_RAW_FIX,
         )
-    return found
+    return launches
 
 
 def _range(text: str) -> str:
-    """The innermost range of the program's own: "domain:name:" and six fields of payload, colour and message, quoted."""
+    """The program's own innermost range.
+
+    Each range is quoted: "domain:name:" and six fields of payload, colour and message.
+    """
     own = [
         part.split(":") for part in re.split(r'"\s+"', text.strip().strip('"')) if "<default domain>" in part
     ]
@@ -356,7 +369,7 @@ def _range(text: str) -> str:
 
 
 def _missing(values: Iterable[str], arch: str) -> tuple[str, ...]:
-    """The counters of this chip that a report lacks; all or none are named, since a partial report is meant."""
+    """The counters of this chip that a report lacks, or one phrase if it was collected with its own list."""
     held = set(values)
     chip = metrics.CHIPS.get(arch)
     lacking = [name for name in metrics.counters(chip) if name not in held] if chip else []
@@ -366,7 +379,7 @@ def _missing(values: Iterable[str], arch: str) -> tuple[str, ...]:
 
 
 def _details(header: list[str], rows: list[list[str]]) -> list[_Launch]:
-    """The details page as CSV: a row a figure or a rule, under the labels that people see."""
+    """Launches of the details page as CSV, which has a row for each figure or rule, under printed labels."""
     launches: dict[tuple[str, ...], _Launch] = {}
     for cells in (dict(zip(header, row, strict=True)) for row in rows if any(row)):
         key = tuple(cells.get(name, "") for name in ("Host Name", "Process ID", "ID", "Kernel Name"))
@@ -378,28 +391,28 @@ def _details(header: list[str], rows: list[list[str]]) -> list[_Launch]:
             block=_triple(cells.get("Block Size", "")),
             missing=("counters that the details page does not print",),
         )
-        held = launches.setdefault(key, _Launch(report))
+        launch = launches.setdefault(key, _Launch(report))
         unit = cells.get("Metric Unit", "")
         if name := _metric(cells["Metric Name"], unit):
-            held.cells.append((name, unit, cells.get("Metric Value", "")))
+            launch.cells.append((name, unit, cells.get("Metric Value", "")))
         if cells.get("Rule Name"):
             rule = NcuRule(cells["Rule Name"], cells.get("Rule Description", ""), cells.get("Rule Type", ""))
-            held.rules.append((rule, cells.get("Estimated Speedup", "")))
+            launch.rules.append((rule, cells.get("Estimated Speedup", "")))
     return list(launches.values())
 
 
 def _metric(label: str, unit: str) -> str | None:
-    """The metric that a printed label is; None where no fingerprint uses it."""
+    """The metric for a printed label; None if no fingerprint uses it."""
     return label if "__" in label else LABELS.get((label, None)) or LABELS.get((label, unit == "%"))
 
 
 def _log(text: str, where: str) -> Iterator[_Launch]:
-    """The details page as printed: a heading a launch, then tables and rules."""
-    held: _Launch | None = None
+    """Launches of the details page as printed: a heading for each launch, then tables and rules."""
+    launch: _Launch | None = None
     for line in text.splitlines():
         if begins := _HEADER.match(line):
-            if held is not None:
-                yield held
+            if launch is not None:
+                yield launch
             if ", Invocations " in line:
                 raise ArtifactError(where, expected=_LAUNCHES, got=_OTHER_PAGES["Invocations"], fix=_RAW_FIX)
             size = [int(part) for part in begins.groups()[1:7]]
@@ -411,18 +424,18 @@ def _log(text: str, where: str) -> Iterator[_Launch]:
                 block=(size[3], size[4], size[5]),
                 missing=("counters that the log does not print",),
             )
-            held = _Launch(report)
-        elif held is not None and (rule := _RULE.match(line)):
+            launch = _Launch(report)
+        elif launch is not None and (rule := _RULE.match(line)):
             estimate = _ESTIMATE.search(rule[2])
-            held.rules.append((NcuRule("", rule[2], rule[1]), estimate[1] if estimate else ""))
-        elif held is not None and (row := _ROW.match(line)) and (name := _metric(row[1], row[2] or "")):
-            held.cells.append((name, row[2] or "", row[3]))
-    if held is not None:
-        yield held
+            launch.rules.append((NcuRule("", rule[2], rule[1]), estimate[1] if estimate else ""))
+        elif launch is not None and (row := _ROW.match(line)) and (name := _metric(row[1], row[2] or "")):
+            launch.cells.append((name, row[2] or "", row[3]))
+    if launch is not None:
+        yield launch
 
 
 def _json(text: str, where: str) -> list[KernelReport]:
-    """Reports in JSON: one, a list, or a record that holds them; each may stand beside its workload."""
+    """Reports in JSON: one, a list, or an object with a list; each may come with its workload."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -431,18 +444,18 @@ def _json(text: str, where: str) -> list[KernelReport]:
         ) from None
     if isinstance(data, dict) and isinstance(data.get("reports"), list):
         data = data["reports"]
-    found = []
+    loaded = []
     for item in data if isinstance(data, list) else [data]:
         if isinstance(item, dict) and "report" in item:
             work = load(Workload, item["workload"], where) if item.get("workload") else None
-            found.append(replace(load(KernelReport, item["report"], where), workload=work))
+            loaded.append(replace(load(KernelReport, item["report"], where), workload=work))
         else:
-            found.append(load(KernelReport, item, where))
-    return found
+            loaded.append(load(KernelReport, item, where))
+    return loaded
 
 
 def _binary(path: Path) -> list[KernelReport]:
-    """A report through NVIDIA's package, which must be as new as the Nsight Compute that wrote it."""
+    """A report through NVIDIA's package, which must not be older than the Nsight Compute that wrote it."""
     fix = "`pip install 'dsl-kernels[profile]'`, or read its CSV: `ncu --import REPORT --page raw --csv`"
     try:
         import ncu_report
@@ -451,7 +464,7 @@ def _binary(path: Path) -> list[KernelReport]:
             str(path), expected="the package ncu-report for a binary report", got=str(error), fix=fix
         ) from None
     try:
-        held = ncu_report.load_report(str(path))
+        report = ncu_report.load_report(str(path))
     except Exception as error:
         raise ArtifactError(
             str(path),
@@ -460,9 +473,9 @@ def _binary(path: Path) -> list[KernelReport]:
             fix="install an ncu-report of the version of the ncu that wrote it, or newer",
         ) from None
     return [
-        _action(held.range_by_idx(i).action_by_idx(k))
-        for i in range(held.num_ranges())
-        for k in range(held.range_by_idx(i).num_actions())
+        _action(report.range_by_idx(i).action_by_idx(k))
+        for i in range(report.num_ranges())
+        for k in range(report.range_by_idx(i).num_actions())
     ]
 
 
@@ -477,8 +490,8 @@ def _action(action: Any) -> KernelReport:
             facts[name] = value
 
     def triple(stem: str) -> tuple[int, int, int] | None:
-        found = [values.get(f"launch__{stem}_dim_{axis}") for axis in "xyz"]
-        return None if None in found else (int(found[0] or 0), int(found[1] or 0), int(found[2] or 0))
+        sizes = [values.get(f"launch__{stem}_dim_{axis}") for axis in "xyz"]
+        return None if None in sizes else (int(sizes[0] or 0), int(sizes[1] or 0), int(sizes[2] or 0))
 
     major, minor = (values.get(f"device__attribute_compute_capability_{part}") for part in ("major", "minor"))
     arch = "" if major is None or minor is None else f"sm_{int(major)}{int(minor)}"
@@ -497,7 +510,7 @@ def _action(action: Any) -> KernelReport:
 
 
 def _nvtx(action: Any) -> str:
-    """Name of the innermost push/pop range the launch ran in."""
+    """Name of the innermost push/pop range that the launch ran in."""
     state = action.nvtx_state()
     for domain in state.domains() if state is not None else ():
         ranges = state.domain_by_id(domain).push_pop_ranges()

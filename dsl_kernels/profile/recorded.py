@@ -1,4 +1,4 @@
-"""What the tuned winners of a GPU looked like under the profiler: `dsl_kernels/tuned/<gpu>_fingerprints.json`."""
+"""Profiles of the tuned winners of a GPU: `dsl_kernels/tuned/<gpu>_fingerprints.json`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def path_of(gpu: str, folder: Path | None = None) -> Path:
     return (folder or TUNED) / f"{slug(gpu)}_fingerprints.json"
 
 
-def summary(found: Diagnosis) -> dict[str, Any]:
-    """The few figures of a diagnosis that stand beside a time; shares are fractions."""
-    f, stall, top = found.fingerprint, found.fingerprint.dominant_stall, found.top
+def summary(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The few figures of a diagnosis to show beside a time; shares are fractions."""
+    f, stall, top = diagnosis.fingerprint, diagnosis.fingerprint.dominant_stall, diagnosis.top
     return {
         "us": None if f.us is None else round(f.us, 2),
         "dram": _rounded(f.sol.get("dram")),
@@ -40,7 +40,9 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def write(gpu: str, added: Iterable[Mapping[str, Any]], metadata: Mapping[str, Any], folder: Path | None = None) -> Path:  # fmt: skip
+def write(
+    gpu: str, added: Iterable[Mapping[str, Any]], metadata: Mapping[str, Any], folder: Path | None = None
+) -> Path:
     """Merge entries (op, form, bucket, variant and a `summary`) into the GPU's file."""
     path = path_of(gpu, folder)
     merged = {_key(entry): dict(entry) for entry in [*entries(gpu, folder), *added]}
@@ -59,7 +61,7 @@ def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def entries(gpu: str, folder: Path | None = None) -> tuple[Mapping[str, Any], ...]:
-    """All recorded figures of a GPU; empty when none were recorded."""
+    """All recorded figures of a GPU; empty if none were recorded."""
     path = path_of(gpu, folder)
     return _table(path) if path.exists() else ()
 
@@ -67,7 +69,7 @@ def entries(gpu: str, folder: Path | None = None) -> tuple[Mapping[str, Any], ..
 def of(
     gpu: str, op: str, form: str, bucket: Mapping[str, int], variant: str, folder: Path | None = None
 ) -> Mapping[str, Any] | None:
-    """The recorded figures of a variant at a bucket; None where none were recorded.
+    """The recorded figures of a variant at a bucket; None if there are none.
 
     Raises:
         ArtifactError: the file is damaged or of another schema.
@@ -82,10 +84,10 @@ def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
         content = json.loads(read_file(path).decode())
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']}")
-        held = tuple(content["entries"])
-        for entry in held:
+        rows = tuple(content["entries"])
+        for entry in rows:
             _key(entry)
-        return held
+        return rows
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(
             str(path),
@@ -96,7 +98,7 @@ def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def line(entry: Mapping[str, Any]) -> str:
-    """The figures in a line, for a person."""
+    """The figures in one line, for a person."""
     parts = [
         f"{entry['us']:.2f} us under the profiler" if entry.get("us") is not None else "",
         f"DRAM {entry['dram']:.0%}" if entry.get("dram") is not None else "",

@@ -1,7 +1,7 @@
-"""Where the time inside a kernel goes: a variant with probes, run and read.
+"""Where the time inside a kernel goes: run a variant with probes, and read them.
 
-Variants with probes are no part of the generated set. They are looked up in the folder in use, where somebody may have
-put them beforehand, and otherwise rendered by the checkout's generator, in a process of its own.
+Variants with probes are not part of the generated set. They are looked up in the generated folder in use,
+where they may have been put beforehand; otherwise the checkout's generator renders them in its own process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WARM_UPS = 2
 
 @dataclass(frozen=True)
 class Run:
-    """A launch with probes: what they left, and how to read it."""
+    """A launch with probes: their marks, and how to read them."""
 
     variant: Variant
     workload: Workload
@@ -58,7 +58,7 @@ def probed(variant: Variant, mode: int = SUMS) -> Variant:
 
 
 def rendered(variant: Variant, **changed: Any) -> Variant:
-    """The variant with other values of its knobs, those that no generated set has included.
+    """The variant with other values of its knobs, including knobs of no generated set.
 
     Raises:
         ToolchainError: it is not in the generated set in use, and there is no generator here.
@@ -66,16 +66,18 @@ def rendered(variant: Variant, **changed: Any) -> Variant:
     """
     program, knobs = programs.get(variant.op), {**variant.knobs, **changed}
     wanted = program.variant_id(variant.backend, get_arch(variant.arch), knobs)
-    for held in (variant, *variants.variants(variant.op)):
-        if held.id == wanted:
-            return held
+    for candidate in (variant, *variants.variants(variant.op)):
+        if candidate.id == wanted:
+            return candidate
     source = checkout()
     if source is None or importlib.util.find_spec("jinja2") is None:
         raise ToolchainError(
             wanted,
-            expected="a variant of that name in the generated set, or a source checkout with Jinja to render it",
+            expected="a variant of that name in the generated set, "
+            "or a source checkout with Jinja to render it",
             got="neither",
-            fix="render it in a checkout with `python -m codegen probe`, and point DSL_KERNELS_GENERATED_DIR there",
+            fix="render it in a checkout with `python -m codegen probe`, "
+            "and point DSL_KERNELS_GENERATED_DIR there",
         )
     mode = knobs.pop(PROBE.name, 0)
     argv = [sys.executable, "-m", "codegen", "probe", variant.id, "--json"]
@@ -87,41 +89,53 @@ def rendered(variant: Variant, **changed: Any) -> Variant:
     except (ValueError, KeyError):
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise InvalidArgumentError(
-            variant.id, expected="a variant that can be rendered with probes", got=last, fix="run `make generate`, or correct what it names"
-        ) from None  # fmt: skip
-    return next(held for held in variants.in_folder(folder) if held.id == wanted)
+            variant.id,
+            expected="a variant that can be rendered with probes",
+            got=last,
+            fix="run `make generate`, or correct what it names",
+        ) from None
+    return next(candidate for candidate in variants.in_folder(folder) if candidate.id == wanted)
 
 
 def workload_of(
-    op: str, dims: Mapping[str, Any], *, variant: Variant | None = None, form: str | None = None,
-    tier: str = "tiny", name: str | None = None,
-) -> Workload:  # fmt: skip
-    """A workload of an op with these of its parameters.
+    op: str,
+    dims: Mapping[str, Any],
+    *,
+    variant: Variant | None = None,
+    form: str | None = None,
+    tier: str = "tiny",
+    name: str | None = None,
+) -> Workload:
+    """A workload of an op, with some of its parameters replaced.
 
     Args:
-        variant: the first workload that it takes; otherwise the first one of the form.
-        name: that of the workload to begin with.
+        dims: the parameters to replace, by the workload's names or those of operands and points.
+        variant: start from the first workload that it takes; otherwise from the first one of the form.
+        name: the workload to start from.
 
     Raises:
         UnknownNameError, InvalidArgumentError: no such workload or size, or a value of another kind.
     """
     every = problems.get(op).workloads
     if name is not None and all(w.name != name for w in every):
+        names = [w.name for w in every]
         raise UnknownNameError(
-            "--workload", expected=f"a workload of {op}", got=repr(name), fix=did_you_mean(name, [w.name for w in every])
-        )  # fmt: skip
+            "--workload", expected=f"a workload of {op}", got=repr(name), fix=did_you_mean(name, names)
+        )
     known = (w for w in every if (w.tier == tier if name is None else w.name == name))
-    found = (trial.fitted(variant, w) if variant else w for w in known)
-    # The first that fits: inputs of every one would take long to draw.
-    first = next((w for w in found if form in (None, w.form) and _fits(variant, w)), None)
+    fitted = (trial.fitted(variant, w) if variant else w for w in known)
+    # Lazily, up to the first that fits: drawing the inputs of all would take long.
+    first = next((w for w in fitted if form in (None, w.form) and _fits(variant, w)), None)
     if first is None:
         raise InvalidArgumentError(
-            "what to run", expected=f"a workload of {op}" + (f" that {variant.id} takes" if variant else ""),
-            got=f"none, {name or tier}, {form or 'any form'}", fix="name one with --workload",
-        )  # fmt: skip
+            "what to run",
+            expected=f"a workload of {op}" + (f" that {variant.id} takes" if variant else ""),
+            got=f"none, {name or tier}, {form or 'any form'}",
+            fix="name one with --workload",
+        )
     if not dims:
         return first
-    # A workload's own parameters first, then what the operands and points call them.
+    # Match the workload's own parameters first, then the names that operands and points give them.
     own = {k: v for k, v in dims.items() if type(first.params.get(k)) is type(v)}
     dims = {**own, **problems.get(op).point_of(first.form, {k: v for k, v in dims.items() if k not in own})}
     sizes = ",".join(f"{k}={value}" for k, value in dims.items())
@@ -135,7 +149,7 @@ def _fits(variant: Variant | None, workload: Workload) -> bool:
 def selected(
     op: str, workload: Workload, inputs: Mapping[str, Any], arch: str, gpu: GpuSpec | None = None
 ) -> registry.Selection:
-    """What the registry selects for a workload, on a GPU or on none of an architecture."""
+    """What the registry selects for a workload, on a GPU or for an architecture without one."""
     dims = trial.dims_of(op, workload, inputs)
     call = (
         registry.Call.on(gpu, op, workload.form, dims)
@@ -155,21 +169,27 @@ def run(
     launch: Mapping[str, int] | None = None,
     seed: int = 0,
 ) -> Run:
-    """Launch a variant with its probes on, on a GPU behind warm-ups, in the emulator once.
+    """Launch a variant with its probes on: after warm-ups on a GPU, once in the emulator.
 
     Raises:
         InvalidArgumentError: an executor without a clock, or sizes that the variant refuses.
     """
     if executor not in CLOCKS:
         raise InvalidArgumentError(
-            "--executor", expected=" or ".join(CLOCKS), got=repr(executor), fix="the interpreter has no clock: choose one of them"
-        )  # fmt: skip
+            "--executor",
+            expected=" or ".join(CLOCKS),
+            got=repr(executor),
+            fix="the interpreter has no clock: choose one of them",
+        )
     drawn = inputs if inputs is not None else trial.draw(variant.op, workload, seed)
     reason = trial.accepts(variant, workload, drawn, launch)
     if reason is not None:
         raise InvalidArgumentError(
-            variant.id, expected="sizes that it accepts", got=reason, fix="change --dim, or choose another variant"
-        )  # fmt: skip
+            variant.id,
+            expected="sizes that it accepts",
+            got=reason,
+            fix="change --dim, or choose another variant",
+        )
     on = probed(variant, mode)
     device = "cuda" if executor == "cuda" else "cpu"
     operands, dims = trial.allocate(on, workload, trial.to_device(drawn, device), launch)
@@ -182,30 +202,30 @@ def run(
     return Run(variant, workload, dims, executor, layout, operands["probe"].cpu())
 
 
-def cycles_per_ns(found: Run) -> float:
-    """The rate of an SM's clock, from the longest of the warps that a trace holds the two clocks of, twice each."""
-    times = torch.cat([found.probes.times(found.workspace, role) for role in found.probes.regions])
+def cycles_per_ns(launch: Run) -> float:
+    """The rate of an SM's clock, from the longest-running warp, whose trace has both clocks twice."""
+    times = torch.cat([launch.probes.times(launch.workspace, role) for role in launch.probes.regions])
     ns, ticks = (unsigned(times[:, 2 + i] - times[:, i]) for i in (0, 1))
     longest = int(ns.argmax())
     return float(ticks[longest]) / float(ns[longest]) if ns[longest] else 1.0
 
 
-def table(found: Run) -> Regions:
+def table(launch: Run) -> Regions:
     """The times of a launch by role and region."""
-    probes = found.probes
-    held = {role: probes.read(found.workspace, role) for role in probes.regions}
+    probes = launch.probes
+    spent = {role: probes.read(launch.workspace, role) for role in probes.regions}
     began, ended = (
-        torch.cat(parts, dim=1) for parts in zip(*((s.began, s.ended) for s in held.values()), strict=True)
+        torch.cat(parts, dim=1) for parts in zip(*((s.began, s.ended) for s in spent.values()), strict=True)
     )
-    sms = next(iter(held.values())).sm
+    sms = next(iter(spent.values())).sm
     each = [sms == sm for sm in sms.unique()]
-    roles = tuple(_role(probes, role, spent) for role, spent in held.items())
+    roles = tuple(_role(probes, role, spent) for role, spent in spent.items())
     return Regions(
-        variant=found.variant.id,
-        workload=found.workload.name,
-        executor=found.executor,
-        clock=CLOCKS[found.executor],
-        dims={name: int(value) for name, value in found.dims.items() if name != "probe_words"},
+        variant=launch.variant.id,
+        workload=launch.workload.name,
+        executor=launch.executor,
+        clock=CLOCKS[launch.executor],
+        dims={name: int(value) for name, value in launch.dims.items() if name != "probe_words"},
         ctas=len(began),
         cta=_spread(torch.stack([_length(*times) for times in zip(began, ended, strict=True)])),
         sm=_spread(torch.stack([_length(began[mine], ended[mine]) for mine in each])),
@@ -229,7 +249,7 @@ def _role(probes: Probed, role: str, spent: Any) -> RoleTime:
 
 
 def _length(began: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
-    """From the first of `began` to the last of `ended`, by one clock that wraps."""
+    """Time from the first of `began` to the last of `ended`, on one clock that wraps around."""
     zero = began.flatten()[0]
     begins, ends = ((times - zero).int() for times in (began, ended))
     return (ends.max() - begins.min()).long()
@@ -263,9 +283,10 @@ def _other_side(probes: Probed, role: str, region: str) -> str:
 
 
 def _pace(roles: tuple[RoleTime, ...]) -> str:
-    """Which role waits least for others, and what it spends most on: nothing gets faster before that does."""
+    """The role that waits least for others, and what it spends most on: it sets the pace of the kernel."""
     busiest = min(roles, key=lambda role: role.waits)
     work = next((row for row in busiest.regions if not row.region.startswith(WAITS)), busiest.regions[0])
     return (
-        f"{busiest.role} waits least ({busiest.waits:.0%} of its time) and spends most on {work.region} ({work.share:.0%})"
-    )  # fmt: skip
+        f"{busiest.role} waits least ({busiest.waits:.0%} of its time) "
+        f"and spends most on {work.region} ({work.share:.0%})"
+    )

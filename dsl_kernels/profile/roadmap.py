@@ -1,4 +1,4 @@
-"""A diagnosis as a plan: what to change in which order, what each change could give at most, alone and after the others."""
+"""A diagnosis as a plan: what to change in which order, and the most that each change could gain."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Phase:
     """One change.
 
     Attributes:
-        alone_us: the least time where this is mended and nothing else; None where nothing that was read limits the gain.
-        us: the same after this phase and all before it; no phase goes below the floor.
+        alone_us: the least time if only this is fixed; None if nothing that was read limits the gain.
+        us: the least time after this phase and all earlier ones; never below the floor.
         dram: share of the DRAM's rate at that time, for the same bytes.
-        per_second: units of work a second at that time.
+        per_second: units of work per second at that time.
         ratio: that time over the baseline's.
     """
 
@@ -29,13 +29,13 @@ class Phase:
 
 @dataclass(frozen=True)
 class Roadmap:
-    """Phases in the order to go through them; times are bounds, no promises.
+    """Phases in the order to do them; times are bounds, not promises.
 
     Attributes:
-        us: the time that was measured; `now` is the kernel as it is.
-        floor_us: what the busiest unit alone takes.
-        unit: what work is counted in, "" where it is not.
-        limits: findings that say a unit is at its limit: only less work makes the kernel faster there.
+        us: the measured time; `now` is the kernel as it is.
+        floor_us: the time that the busiest unit alone takes.
+        unit: the unit of work, or "" if none is known.
+        limits: findings of a unit at its limit, where only less work makes the kernel faster.
     """
 
     kernel: str
@@ -52,16 +52,16 @@ class Roadmap:
 def roadmap(
     diagnosis: Diagnosis, work: tuple[str, float] | None = None, baseline_us: float | None = None
 ) -> Roadmap | None:
-    """The phases that follow from a diagnosis; None where the launch's time was not read.
+    """The phases that follow from a diagnosis; None if the launch's time was not read.
 
     Args:
-        work: name and number of the units that a launch gives, such as ("trajectories", 64).
-        baseline_us: time of what the kernel is held against.
+        work: name and number of the units of work in a launch, such as ("trajectories", 64).
+        baseline_us: time of what the kernel is compared with.
     """
-    found = diagnosis.fingerprint
-    if not found.us:
+    f = diagnosis.fingerprint
+    if not f.us:
         return None
-    start, floor, dram = found.us, diagnosis.ceiling_us or 0.0, found.sol.get("dram")
+    start, floor, dram = f.us, diagnosis.ceiling_us or 0.0, f.sol.get("dram")
 
     def phase(finding: Finding, alone: float | None, us: float) -> Phase:
         return Phase(
@@ -82,7 +82,7 @@ def roadmap(
         phases.append(phase(finding, alone, us))
     now = phase(Finding("now", "as it was measured", (), ""), start, start)
     return Roadmap(
-        found.label or found.kernel,
+        f.label or f.kernel,
         start,
         diagnosis.ceiling_us,
         work[0] if work else "",

@@ -1,12 +1,12 @@
-"""Rules as data, and the diagnosis they give.
+"""Rules as data, and the diagnosis that they give.
 
-A rule names a cause by joint evidence: every condition of `when` must hold of quantities that were read. There are three
-kinds, acted on in this order: "waste" (work that need not be done), "limit" (a unit does all it can: healthy), and
-"schedule" (units wait). Each ends in a bound, the most that mending it alone could gain:
+A rule names a cause by joint evidence: every condition of `when` must hold for quantities that were read.
+There are three kinds, to act on in this order: "waste" (work that need not be done), "limit" (a unit does all
+it can: healthy), and "schedule" (units wait). Each gives a bound, the most that fixing it alone could gain:
 
-- waste: the busiest unit after the wasted work is taken off it;
-- limit: one over what the unit reached, of what it was measured to reach;
-- schedule: what the waiting cost, and never more than the busiest unit leaves; a gather: its measured ceiling.
+- waste: what the busiest unit takes once the wasted work is gone;
+- limit: the rate that the unit was measured to reach, over the rate it reached here;
+- schedule: the cost of waiting, but no more than the busiest unit allows; for a gather, its measured ceiling.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .model import Diagnosis, Evidence, Finding, Fingerprint
 Quantities = Mapping[str, float]
 Bound = Callable[[Quantities], float | None]
 COMPARE: dict[str, Callable[[float, float], bool]] = {">": operator.gt, "<": operator.lt}
-# Units whose share of the peak no schedule can exceed.
+# Units with a peak that no schedule can exceed.
 UNITS = ("issued", "tensor", "fma", "alu", "xu", "lsu", "tma", "shared", "l1", "l2", "dram")
 MEMORY = ("l1", "l2", "dram", "shared", "lsu")
 INSTRUCTIONS = ("issued", "tensor", "fma", "alu", "xu")
@@ -37,7 +37,7 @@ KINDS = (WASTE, LIMIT, SCHEDULE)
 
 @dataclass(frozen=True)
 class When:
-    """A condition on a quantity; `optional` ones hold where the quantity was not read."""
+    """A condition on a quantity; an `optional` one holds if the quantity was not read."""
 
     quantity: str
     compare: str
@@ -54,9 +54,10 @@ class When:
 
 @dataclass(frozen=True)
 class Rule:
-    """A cause. `headline` and `lever` may name quantities in braces; `order` sorts within a kind, lower first.
+    """A cause. `headline` and `lever` may name quantities in braces; `order` sorts within a kind.
 
-    `any_of` are groups of which one must hold besides `when`. `knobs` are this project's, with what to do to them.
+    `any_of`: besides `when`, one of these groups of conditions must hold. `knobs`: this project's knobs, and
+    what to do with each.
     """
 
     cause: str
@@ -79,14 +80,14 @@ class Rule:
             *self.when,
             *(c for group in self.any_of if all(w.holds(q) for w in group) for c in group),
         ]
-        found = {
+        readings = {
             c.quantity: Evidence(c.quantity, q[c.quantity], str(c)) for c in conditions if c.quantity in q
         }
-        return tuple(found.values())
+        return tuple(readings.values())
 
 
 def floor(q: Quantities, spared: Mapping[str, float] | None = None) -> float:
-    """Share of the time that the busiest unit needs, after shares of its work are spared."""
+    """Share of the time that the busiest unit needs, after the `spared` shares of units' work are removed."""
     return max((q[unit] * (1.0 - (spared or {}).get(unit, 0.0)) for unit in UNITS if unit in q), default=0.0)
 
 
@@ -95,7 +96,7 @@ def _over(share: float) -> float | None:
 
 
 def without(**wasted: Callable[[Quantities], float]) -> Bound:
-    """Bound of sparing shares of the work: of the memory's units, of the instructions, or of single units."""
+    """Bound of sparing shares of the work of the memory units, of the instructions, or of single units."""
     groups = {"memory": MEMORY, "instructions": INSTRUCTIONS}
 
     def bound(q: Quantities) -> float | None:
@@ -108,22 +109,22 @@ def without(**wasted: Callable[[Quantities], float]) -> Bound:
 
 
 def reached(quantity: str) -> Bound:
-    """Bound of a unit that does all it can: one over what it reached."""
+    """Bound of a unit that does all it can: one over the share that it reached."""
     return lambda q: max(1.0, 1.0 / q[quantity])
 
 
 def at_most(gain: Callable[[Quantities], float | None]) -> Bound:
-    """Bound of a schedule: the gain, and no more than the busiest unit leaves."""
+    """Bound of a schedule: the gain, but no more than the busiest unit allows."""
 
     def bound(q: Quantities) -> float | None:
-        found = [value for value in (gain(q), _over(floor(q))) if value is not None]
-        return max(1.0, min(found)) if found else None
+        limits = [value for value in (gain(q), _over(floor(q))) if value is not None]
+        return max(1.0, min(limits)) if limits else None
 
     return bound
 
 
 def stalled(*reasons: str) -> Bound:
-    """Bound of removing stalls: the other cycles of a warp remain."""
+    """Bound of removing stalls, which leaves a warp's other cycles."""
 
     def gain(q: Quantities) -> float | None:
         share = sum(q.get(f"stall_{reason}", 0.0) for reason in reasons)
@@ -133,13 +134,13 @@ def stalled(*reasons: str) -> Bound:
 
 
 def _no_more_than_the_gather(q: Quantities) -> float | None:
-    """Waiting for memory costs what it costs, and rows cannot come faster than they were measured to."""
+    """The gain from not waiting for memory, but no more than the measured rate of such a gather allows."""
     waits = stalled("long_scoreboard", "lg_throttle")(q)
     return waits if waits is None or "gather" not in q else max(1.0, min(waits, 1.0 / q["gather"]))
 
 
 def _sector_waste(q: Quantities) -> float:
-    """Share of the bytes that a full use of every sector would spare; the DRAM fetches two sectors at a time."""
+    """Share of the bytes that a full use of every sector would spare."""
     return 1.0 - min(q.get(name, 1.0) for name in ("l1_used", "l2_used", "dram_used", "sector_use"))
 
 
@@ -155,23 +156,26 @@ RULES: tuple[Rule, ...] = (
         WASTE,
         (When("spill_sectors", ">", 0.25),),
         "Registers spill: {spill_sectors:.0%} of the L1's sectors are local memory",
-        "fewer live values a thread: a smaller tile, more threads a row, or more registers (fewer CTAs an SM)",
+        "fewer live values a thread: a smaller tile, more threads a row, "
+        "or more registers (fewer CTAs an SM)",
         without(memory=lambda q: q["spill_sectors"], instructions=lambda q: q.get("local_instructions", 0.0)),
         any_of=((When("memory_waits", ">", 0.2, optional=True),), (When("local_instructions", ">", 0.1),)),
-        knobs={"tile": "smaller", "keep": "fewer", "resident": "fewer", "threads": "more", "block": "smaller"},
+        knobs={"tile": "smaller", "keep": "fewer", "resident": "fewer", "threads": "more",
+               "block": "smaller"},
         order=1,
     ),
     Rule(
         "atomics",
         WASTE,
         (When("dram", "<", 0.3),),
-        "Atomic additions onto few addresses are served one after another by the L2; the DRAM is idle ({dram:.1%})",
+        "Atomic additions onto few addresses are served one after another by the L2; "
+        "the DRAM is idle ({dram:.1%})",
         "add up in registers, then in a warp, then in a CTA, and let one thread a CTA reach global memory",
         without(l1=_atomic_share, l2=_atomic_share, lsu=_atomic_share),
         any_of=(
             (When("atomics", ">", 0.25), When("memory_waits", ">", 0.3)),
-            (When("stall_lg_throttle", ">", 0.25), When("l2_hit", ">", 0.8), When("atomics", ">", 0.25, optional=True),
-             When("spill_sectors", "<", 0.05, optional=True)),
+            (When("stall_lg_throttle", ">", 0.25), When("l2_hit", ">", 0.8),
+             When("atomics", ">", 0.25, optional=True), When("spill_sectors", "<", 0.05, optional=True)),
         ),
         order=2,
     ),
@@ -180,12 +184,14 @@ RULES: tuple[Rule, ...] = (
         WASTE,
         (),
         "Loads fetch whole sectors and use {sector_waste_used:.0%} of their bytes",
-        "let neighbouring lanes read neighbouring words: 16 bytes a lane, whole rows a warp; or stage rows in shared memory",
+        "let neighbouring lanes read neighbouring words: 16 bytes a lane, whole rows a warp; "
+        "or stage rows in shared memory",
         without(memory=_sector_waste),
         any_of=(
             (When("sector_use", "<", 0.6), When("load_sectors", ">", 0.3, optional=True),
              When("l1_used", "<", 0.7, optional=True), When("memory_waits", ">", 0.3)),
-            (When("l1_used", "<", 0.6), When("sector_use", "<", 0.6, optional=True), When("memory_waits", ">", 0.3)),
+            (When("l1_used", "<", 0.6), When("sector_use", "<", 0.6, optional=True),
+             When("memory_waits", ">", 0.3)),
         ),
         order=3,
     ),
@@ -214,7 +220,8 @@ RULES: tuple[Rule, ...] = (
         "The tensor cores are busy {tensor:.0%} of the time: the products are the work",
         "fewer products (no padding, a lower precision); nothing in the schedule is left to gain",
         reached("tensor"),
-        any_of=((When("tensor", ">", 0.75),), (When("tensor", ">", 0.65), When("stall_math_pipe_throttle", ">", 0.25))),
+        any_of=((When("tensor", ">", 0.75),),
+                (When("tensor", ">", 0.65), When("stall_math_pipe_throttle", ">", 0.25))),
         order=1,
     ),
     Rule(
@@ -222,7 +229,8 @@ RULES: tuple[Rule, ...] = (
         LIMIT,
         (When("gather", ">", 0.85),),
         "Rows arrive at {gather:.0%} of the fastest gather of such rows that this GPU was measured to do",
-        "fewer bytes or another order: smaller rows (fp8), rows that lie together, fewer rows. Not warps: they would wait too",
+        "fewer bytes or another order: smaller rows (fp8), rows that lie together, fewer rows. "
+        "Not warps: they would wait too",
         reached("gather"),
         knobs={"kv": "fp8: 656 bytes a row in place of 1152"},
         order=2,
@@ -253,7 +261,8 @@ RULES: tuple[Rule, ...] = (
         "The L2 delivers {l2:.0%} of what it can: every byte is there, and is read again and again",
         "keep what is read again in shared memory or registers; multicast a tile to a cluster",
         reached("l2"),
-        knobs={"cluster": "larger: CTAs share what they read", "queries": "more a CTA: keys are read once for them"},
+        knobs={"cluster": "larger: CTAs share what they read",
+               "queries": "more a CTA: keys are read once for them"},
         order=5,
     ),
     Rule(
@@ -269,10 +278,12 @@ RULES: tuple[Rule, ...] = (
         "issue_bound",
         LIMIT,
         (),
-        "The schedulers issue {issued:.2f} instructions a cycle, and warps are ready to issue more: instructions are the work",
+        "The schedulers issue {issued:.2f} instructions a cycle, and warps are ready to issue more: "
+        "instructions are the work",
         "fewer instructions: packed arithmetic, wider loads, less address arithmetic",
         reached("issued"),
-        any_of=((When("issued", ">", BUSY),), (When("issued", ">", 0.6), When("stall_not_selected", ">", 0.3))),
+        any_of=((When("issued", ">", BUSY),),
+                (When("issued", ">", 0.6), When("stall_not_selected", ">", 0.3))),
         knobs={"keep": "more keys in registers are read once"},
         order=7,
     ),
@@ -283,15 +294,18 @@ RULES: tuple[Rule, ...] = (
         "The launch fills {waves:.2f} of the card",
         "more CTAs: split the work finer (splits of a row, smaller tiles) before anything inside the kernel",
         at_most(lambda q: 1.0 / q["waves"]),
-        knobs={"group": "more CTAs a row", "cluster": "more splits of a row", "tile": "smaller", "slices": "more CTAs a row"},
+        knobs={"group": "more CTAs a row", "cluster": "more splits of a row", "tile": "smaller",
+               "slices": "more CTAs a row"},
         order=1,
     ),
     Rule(
         "tail",
         SCHEDULE,
         (When("balance", ">", 1.25), When("waves", ">", 0.9, optional=True), *NOT_BUSY),
-        "The busiest SM works {balance:.2f} times as long as the mean: the last wave is nearly empty, or CTAs differ in length",
-        "CTAs that divide evenly among the SMs, the longest first: another tile, or as many CTAs as fit that take turns",
+        "The busiest SM works {balance:.2f} times as long as the mean: the last wave is nearly empty, "
+        "or CTAs differ in length",
+        "CTAs that divide evenly among the SMs, the longest first: another tile, "
+        "or as many CTAs as fit that take turns",
         at_most(lambda q: q["balance"]),
         knobs={"tile": "another size", "cluster": "smaller", "resident": "so that waves come out whole"},
         order=2,
@@ -300,7 +314,8 @@ RULES: tuple[Rule, ...] = (
         "tensor_exposed",
         SCHEDULE,
         (When("tensor", ">", 0.5), When("tensor_over_others", ">", 0.0)),
-        "The tensor cores are the busiest unit and idle {tensor_idle:.0%} of the time, waiting for the code between products",
+        "The tensor cores are the busiest unit and idle {tensor_idle:.0%} of the time, "
+        "waiting for the code between products",
         "overlap what stands between two products with the next: two warpgroups in turn, or one tile ahead",
         at_most(lambda q: 1.0 / q["tensor"]),
         knobs={"stages": "more", "block": "heads on M: fewer exchanges"},
@@ -309,11 +324,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "gather_below_ceiling",
         SCHEDULE,
-        (When("gather", "<", 0.85), When("memory_waits", ">", 0.15, optional=True), When("issued", "<", BUSY, optional=True)),
-        "Rows arrive at {gather:.0%} of what this GPU was measured to do for such rows: too few bytes are in flight",
-        "more bytes in flight: another stage, asynchronous copies, more rows a turn; warps help only as far as they add bytes",
+        (When("gather", "<", 0.85), When("memory_waits", ">", 0.15, optional=True),
+         When("issued", "<", BUSY, optional=True)),
+        "Rows arrive at {gather:.0%} of what this GPU was measured to do for such rows: "
+        "too few bytes are in flight",
+        "more bytes in flight: another stage, asynchronous copies, more rows a turn; "
+        "warps help only as far as they add bytes",
         reached("gather"),
-        knobs={"stages": "more", "resident": "more CTAs an SM", "cluster": "another", "slices": "2: two CTAs an SM"},
+        knobs={"stages": "more", "resident": "more CTAs an SM", "cluster": "another",
+               "slices": "2: two CTAs an SM"},
         order=4,
     ),
     Rule(
@@ -339,7 +358,8 @@ RULES: tuple[Rule, ...] = (
         SCHEDULE,
         (When("memory_waits", ">", 0.3), *NOT_BUSY),
         "Warps spend {memory_waits:.0%} of their cycles waiting for memory that is not busy",
-        "more loads in flight: stages, unrolled or asynchronous loads, then more warps; fewer loads that wait for a load",
+        "more loads in flight: stages, unrolled or asynchronous loads, then more warps; "
+        "fewer loads that wait for a load",
         _no_more_than_the_gather,
         knobs={"stages": "more", "resident": "more CTAs an SM", "keep": "more"},
     ),
@@ -355,7 +375,8 @@ RULES: tuple[Rule, ...] = (
         "shared_queue",
         SCHEDULE,
         (When("stall_mio_throttle", ">", 0.3), *NOT_BUSY),
-        "Warps spend {stall_mio_throttle:.0%} of their cycles before the queue of shared memory and special functions",
+        "Warps spend {stall_mio_throttle:.0%} of their cycles before the queue of shared memory and "
+        "special functions",
         "wider shared accesses (ldmatrix, 16 bytes a lane), fewer shuffles",
         stalled("mio_throttle"),
     ),
@@ -377,12 +398,13 @@ RULES: tuple[Rule, ...] = (
     ),
 )  # fmt: skip
 
-# What is said where no rule holds: no unit is busy, and no single wait stands out.
+# Reported if no rule holds: no unit is busy, and no single wait stands out.
 MIXED = Rule(
     "mixed_waits",
     SCHEDULE,
     (),
-    "No unit is busy for {busiest:.0%} of the time or more, and no wait stands out: the kernel has phases that wait for different things",
+    "No unit is busy for {busiest:.0%} of the time or more, and no wait stands out: "
+    "the kernel has phases that wait for different things",
     "time its phases apart (probes, or one phase at a time); overlap a phase of one CTA with another's",
     at_most(lambda q: None),
     knobs={"resident": "more CTAs an SM, whose phases overlap"},
@@ -390,9 +412,9 @@ MIXED = Rule(
 
 
 def quantities(found: Fingerprint, ceilings: Ceilings | None = None) -> dict[str, float]:
-    """The figures that rules ask for, by name; what was not read is absent.
+    """The figures that rules ask for, by name; a figure that was not read is absent.
 
-    With `ceilings`, memory rates are held against what this GPU was measured to do rather than against its peak.
+    With `ceilings`, memory rates are relative to what this GPU was measured to do instead of its peak.
     """
     q: dict[str, float] = {**found.sol, **found.pipes, **found.rates}
     q |= {f"stall_{name}": stall.share for name, stall in found.stalls.items()}
@@ -409,7 +431,7 @@ def quantities(found: Fingerprint, ceilings: Ceilings | None = None) -> dict[str
         if value is not None:
             q[name] = float(value)
     if "issued" in q:
-        # Of the whole launch, as the other units are, not of the cycles in which an SM has work.
+        # Relative to the whole launch, as the other units are, not to the cycles in which an SM has work.
         q["issued"] *= q.get("sm_active", 1.0)
     if found.source in ("csv", "ncu") or found.spills.sectors:
         q["spill_sectors"] = found.spills.share
@@ -436,9 +458,9 @@ def quantities(found: Fingerprint, ceilings: Ceilings | None = None) -> dict[str
 
 
 def gather_share(found: Fingerprint, ceilings: Ceilings | None) -> float | None:
-    """Rate of the rows a launch fetched over the ceiling of such rows; None where it gathers none or nothing is known.
+    """Rate of a launch's gather over the ceiling for such rows; None without a gather or a known ceiling.
 
-    Without a recorded ceiling, rows that cannot lie in the L2 are held against the sequential peak instead.
+    Without recorded ceilings, rows that cannot all be in the L2 are compared with the DRAM's sequential peak.
     """
     work = found.workload
     if work.row_bytes is None:
@@ -452,7 +474,8 @@ def gather_share(found: Fingerprint, ceilings: Ceilings | None) -> float | None:
     far = ceilings.gather_gbps(work.row_bytes, math.inf, work.order)
     if near is None or far is None:
         return None
-    # A curve over a small footprint is of rows that were there before; what is read first comes from the DRAM.
+    # Curves over small footprints are of rows already in the L2; the first read of each row comes from the
+    # DRAM.
     return max(work.read_bytes / near, (work.unique_bytes or 0.0) / far) / found.us / 1e3
 
 
@@ -460,13 +483,13 @@ def diagnose(found: Fingerprint, ceilings: Ceilings | None = None) -> Diagnosis:
     """Findings in the order to act on them, and explanations that the numbers rule out.
 
     Args:
-        ceilings: those recorded for this GPU (`read_ceilings`), where there are any.
+        ceilings: those recorded for this GPU (`read_ceilings`), if any.
     """
     q = quantities(found, ceilings)
-    held = sorted((rule for rule in RULES if rule.holds(q)), key=lambda rule: _order(rule, q))
-    if not held and found.stalls:
-        held = [MIXED]
-    findings = tuple(_finding(rule, q, found) for rule in held)
+    holding = sorted((rule for rule in RULES if rule.holds(q)), key=lambda rule: _order(rule, q))
+    if not holding and found.stalls:
+        holding = [MIXED]
+    findings = tuple(_finding(rule, q, found) for rule in holding)
     missing = list(found.missing)
     if found.workload.row_bytes and ceilings is None:
         missing.append(
@@ -483,7 +506,7 @@ def diagnose(found: Fingerprint, ceilings: Ceilings | None = None) -> Diagnosis:
 
 
 def _order(rule: Rule, q: Quantities) -> tuple[int, float, int]:
-    """By kind; waste and limits by their order; schedules by what they could gain, a card left empty before all."""
+    """Sort key: by kind; waste and limits by order; schedules by possible gain, an unfilled card first."""
     if rule.kind != SCHEDULE or rule.cause == "small_grid":
         return KINDS.index(rule.kind), -math.inf, rule.order
     return KINDS.index(rule.kind), -(rule.bound(q) or 1.0), rule.order
@@ -502,7 +525,7 @@ def _finding(rule: Rule, q: Quantities, found: Fingerprint) -> Finding:
 
 
 class _Known(dict[str, float]):
-    """Values of a headline; one that was not read reads as such."""
+    """Values for a headline; a quantity that was not read prints as "not read"."""
 
     def __missing__(self, name: str) -> _Unread:
         return _Unread()
@@ -514,7 +537,7 @@ class _Unread:
 
 
 def _knobs(rule: Rule, found: Fingerprint) -> dict[str, str]:
-    """The rule's knobs that the op has, with the values that are built beside the variant's own."""
+    """The rule's knobs that the op has, each with the values built besides the variant's own."""
     # Kernels of this project carry their variant's id in their name.
     op = found.workload.op or found.kernel.split("__")[0]
     if not rule.knobs or not op:
@@ -543,7 +566,7 @@ def _knobs(rule: Rule, found: Fingerprint) -> dict[str, str]:
 
 
 def refuted(found: Fingerprint, q: Quantities, findings: tuple[Finding, ...]) -> dict[str, str]:
-    """Popular explanations that these numbers rule out, with the reason."""
+    """Popular explanations that these numbers rule out, each with the reason."""
     top = findings[0] if findings else None
     if top is None:
         return {}
@@ -554,9 +577,12 @@ def refuted(found: Fingerprint, q: Quantities, findings: tuple[Finding, ...]) ->
     warned = any("ccupancy" in rule.name + rule.message for rule in found.rules)
     if (achieved is not None and achieved < 0.5) or warned:
         reasons = {
-            "gather_at_ceiling": "the rows arrive as fast as this GPU can fetch them: more warps would wait for the same bytes",
-            "gather_below_ceiling": "a gather wants bytes in flight, and asynchronous copies put them there without warps",
-            "small_grid": "the card is not filled: SMs without a CTA have no use for more warps on the others",
+            "gather_at_ceiling": "the rows arrive as fast as this GPU can fetch them: "
+            "more warps would wait for the same bytes",
+            "gather_below_ceiling": "a gather wants bytes in flight, and asynchronous copies put them "
+            "there without warps",
+            "small_grid": "the card is not filled: SMs without a CTA have no use for more warps on the "
+            "others",
         }
         reason = reasons.get(top.cause) or (
             f"{top.cause.replace('_', ' ')}: a unit is at its limit" if top.healthy else ""

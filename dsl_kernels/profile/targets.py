@@ -1,6 +1,6 @@
-"""Single kernels for a profiler to look at: warmed up, then launched between a profiler's start and stop.
+"""Single kernels for a profiler to look at: warmed up, then launched between profiler start and stop.
 
-Everything outside `look` runs before the profiler listens, so drawing inputs and compiling are not in the report.
+Inputs are drawn and kernels compiled before `look` starts the profiler, so neither is in the report.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ..variants import Variant
 from . import metrics
 from .model import KernelReport, Workload
 
-# The baseline's tile where nobody timed its settings: (tokens, warps, stages).
+# The baseline's tokens, warps and stages, if nobody has timed its settings.
 TRITON_SETTING = (32, 4, 3)
-# torch's attention is no operation of this project: what it is looked at with.
+# torch's attention, which is no operation of this project, and the sizes to look at it with.
 SDPA = "sdpa"
 SDPA_SIZES = {"b": 1, "heads": 32, "n": 2048, "d": 128, "causal": 1}
-# Other implementations than variants: the operations that they are looked at for, each with a form or "" for all.
+# Implementations other than variants: the operations that have them, each with a form, or "" for all forms.
 OTHERS = {"torch": (("topk_selector", ""), ("sparse_mla", "bf16")), "triton": (("sparse_mla", "bf16"),)}
 WARM_UPS = 2
 
 
 @dataclass
 class Target:
-    """A call to look at, `warm` that go before it on other inputs, and what it has to do.
+    """A call to look at, the call that warms it up on other inputs, and what it has to do.
 
-    `kernels` is how many a call launches.
+    `kernels` is how many kernels a call launches; 0 if unknown.
     """
 
     label: str
@@ -55,7 +55,7 @@ def target(
 
     Raises:
         UnknownNameError, InvalidArgumentError: no such op, size or implementation.
-        NoVariantError: the variant is of another architecture, or refuses the sizes.
+        NoVariantError: the variant is for another architecture, or refuses the sizes.
     """
     require_target(op, dims, impl, form=form)
     label = " ".join(
@@ -77,7 +77,7 @@ def target(
 
 
 def look(targets: Iterable[Target], launches: int = 1) -> list[dict[str, Any]]:
-    """Launch each target for the profiler; the labels and counts of launches, in the order in which they ran."""
+    """Launch each target for the profiler; returns the labels and kernel counts, in order of launch."""
     runtime = torch.cuda.cudart()
     seen = []
     for item in targets:
@@ -99,10 +99,10 @@ def look(targets: Iterable[Target], launches: int = 1) -> list[dict[str, Any]]:
 
 
 def activity(item: Target) -> list[KernelReport]:
-    """The kernels that a call launches, as tracing sees them (torch.profiler): names and times, no counters."""
+    """The kernels that a call launches, with names and times from torch.profiler but no counters."""
     item.warm()
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as held:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as traced:
         item.call()
         torch.cuda.synchronize()
     major, minor = torch.cuda.get_device_capability()
@@ -116,7 +116,7 @@ def activity(item: Target) -> list[KernelReport]:
             label=item.label,
             missing=("stalls", "bytes moved", "units", "registers"),
         )
-        for event in held.events()
+        for event in traced.events()
         if event.device_type == torch.autograd.DeviceType.CUDA
     ]
 
@@ -129,7 +129,7 @@ def workload(op: str, dims: Mapping[str, Any], *, form: str | None = None, varia
     """What an op must read at these sizes, from its arithmetic alone; needs no GPU."""
     if op == SDPA:
         sizes = _sdpa_sizes(dims)
-        # Queries, keys and values, each once.
+        # Queries, keys and values, each read once.
         read = 3.0 * 2.0 * sizes["b"] * sizes["heads"] * sizes["n"] * sizes["d"]
         return Workload(op, "bf16", variant or "torch", sizes, unique_bytes=read)
     point = _point(op, dims, form, variant)
@@ -139,11 +139,12 @@ def workload(op: str, dims: Mapping[str, Any], *, form: str | None = None, varia
 def require_target(
     op: str, dims: Mapping[str, Any], impl: str | None = None, *, form: str | None = None
 ) -> None:
-    """What `target` could not launch on any GPU is refused; needs none.
+    """Refuse what `target` could not launch on any GPU; needs no GPU.
 
     Raises:
         UnknownNameError: no such op, form, size or variant.
-        InvalidArgumentError: an implementation that the op does not have, or a variant that refuses the sizes.
+        InvalidArgumentError: an implementation that the op does not have, or a variant that refuses the
+            sizes.
     """
     if op == SDPA:
         _sdpa_sizes(dims)
@@ -178,7 +179,7 @@ def require_target(
 
 
 def _refusal(variant: Variant, point: grids.Point) -> str | None:
-    """Why a variant cannot serve a point, as far as the point's own sizes say."""
+    """Why a variant cannot serve a point, judging by the point's own sizes alone."""
     facts = {**problems.get(point.op).dims_of(point.form, point.params), "form": point.form}
     for guard in programs.get(point.op).guards:
         try:
@@ -191,12 +192,15 @@ def _refusal(variant: Variant, point: grids.Point) -> str | None:
 
 
 def _point(op: str, dims: Mapping[str, Any], form: str | None, variant: str | None) -> grids.Point:
-    """The sizes asked for, the op's usual ones for the others; the form asked for, else the variant's, else the first that has them."""
+    """The sizes asked for, completed by the op's usual ones.
+
+    The form is the one asked for, else the variant's, else the first one that has these sizes.
+    """
     require_known("op", op, [*problems.names(), SDPA], "operation to look at")
     problem = problems.get(op)
     if form is None and variant and "__" in variant:
-        held = measured.added_variants().get(variant) or variants.get(variant)
-        form = next((name for name in problem.forms if name in held.knobs.values()), None)
+        named = measured.added_variants().get(variant) or variants.get(variant)
+        form = next((name for name in problem.forms if name in named.knobs.values()), None)
     usual = grids.usual(op, form or problem.form_of(dims))
     return grids.Point(op, usual.form, {**usual.params, **problem.point_of(usual.form, dims)})
 
@@ -228,15 +232,24 @@ def _triton(label: str, point: grids.Point, fixture: grids.Fixture, work: Worklo
     def call(turn: int) -> None:
         c = fixture.baseline[turn]
         module.sparse_mla(
-            c["q_nope"], c["q_pe"], c["ckv"], c["kpe"], c["indices"], DATASET_SM_SCALE, out, lse, scratch,
-            setting, splits,
-        )  # fmt: skip
+            c["q_nope"],
+            c["q_pe"],
+            c["ckv"],
+            c["kpe"],
+            c["indices"],
+            DATASET_SM_SCALE,
+            out,
+            lse,
+            scratch,
+            setting,
+            splits,
+        )
 
     return Target(label, lambda: call(-1), _with(work, variant="triton"), lambda: call(0), kernels=2)
 
 
 def _torch(label: str, fixture: grids.Fixture, work: Workload) -> Target:
-    """Attention as torch does it: gather the rows, then its scaled_dot_product_attention over them."""
+    """Attention in torch: gather the rows, then scaled_dot_product_attention over them."""
 
     def call(turn: int) -> torch.Tensor:
         c = fixture.baseline[turn]

@@ -1,4 +1,4 @@
-"""What each warp of a kernel did when: the trace of a launch as Chrome's events, which Perfetto loads, and as a picture."""
+"""What each warp of a kernel did when: a launch's trace as Chrome's events (for Perfetto) or a picture."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from ..tile.probes import WAITS, WarpTrace
 from ..tile.transfers import transfer_of
 from .regions import CLOCKS, Run, cycles_per_ns
 
+# Products are asynchronous, and no clock reads them: shown from the issue of one until a warp knows that it
+# is done.
 TENSOR_CORE = "tensor core (derived)"
-"""Products are asynchronous, and no clock sees them: from the issue of one until a warp knows that it is done."""
-COLOURS = ("#1b6ca8", "#d1495b", "#66a182", "#edae49", "#5c5470", "#2e4057", "#a26769", "#b5c99a", "#7d4f9c", "#4bb3c3")  # fmt: skip
+COLOURS = (
+    "#1b6ca8", "#d1495b", "#66a182", "#edae49", "#5c5470",
+    "#2e4057", "#a26769", "#b5c99a", "#7d4f9c", "#4bb3c3",
+)  # fmt: skip
 OTHER_COLOUR, WAIT_COLOUR = "#8d99ae", "#e4e4e4"
 
 
@@ -24,8 +28,8 @@ class Row:
     """One line of a timeline: a warp of a role, or the tensor core of a CTA.
 
     Attributes:
-        spans: region, begin and end in microseconds since the first of the launch.
-        full: marks before the first span may be lost: the ring had no room for more.
+        spans: region, begin and end, in microseconds since the launch's first span.
+        full: the warp's ring was full, so marks before the first span may be lost.
     """
 
     cta: int
@@ -37,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A launch over time. `clock` says what a microsecond is."""
+    """A launch over time; `clock` says what a microsecond is."""
 
     variant: str
     workload: str
@@ -45,32 +49,32 @@ class Timeline:
     rows: tuple[Row, ...]
 
 
-def timeline(found: Run, ctas: int = 8) -> Timeline:
+def timeline(launch: Run, ctas: int = 8) -> Timeline:
     """The first CTAs of a launch that kept a trace.
 
-    CTAs of an SM share its clock; SMs are set beside each other by the global timer, which ticks in steps.
+    CTAs on one SM share its clock. The global timer, which ticks in steps, aligns the SMs with one another.
 
     Raises:
         InvalidArgumentError: fewer than one CTA.
     """
-    probes = found.probes
+    probes = launch.probes
     if ctas < 1:
         raise InvalidArgumentError(
             "--ctas", expected="at least 1", got=str(ctas), fix="name a number of CTAs"
         )
-    shown = range(min(ctas, probes.ctas(found.dims)))
-    warps = {role: probes.trace(found.workspace, role, shown) for role in probes.regions}
-    emulated = found.executor != "cuda"
-    rate = 1.0 if emulated else cycles_per_ns(found)
+    shown = range(min(ctas, probes.ctas(launch.dims)))
+    warps = {role: probes.trace(launch.workspace, role, shown) for role in probes.regions}
+    emulated = launch.executor != "cuda"
+    rate = 1.0 if emulated else cycles_per_ns(launch)
     every = [warp for traces in warps.values() for warp in traces]
-    # One pair of clocks an SM: that of the first warp seen there.
+    # One pair of clocks for each SM: that of the first warp seen there.
     pairs = {warp.sm: warp.times[:2] for warp in reversed(every)}
     zeros = {warp.cta: warp.began for warp in every if warp.warp == 0}
     origin = min(timer for timer, _ in pairs.values())
 
     def at(warp: WarpTrace, ticks: int) -> float:
         timer, clock = pairs[warp.sm]
-        # Passages count from when warp 0 of the CTA began.
+        # Passages count from the start of the CTA's warp 0.
         passed = ((zeros.get(warp.cta, warp.began) - clock + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) + ticks
         return ((timer - origin) + passed / rate) / 1e3
 
@@ -81,7 +85,7 @@ def timeline(found: Run, ctas: int = 8) -> Timeline:
             for warp in traces:
                 spans = tuple((p.region, at(warp, p.begin), at(warp, p.end)) for p in warp.passages)
                 rows.append(Row(cta, warp.sm, f"{role}, warp {warp.warp}", spans, warp.full))
-        busy = [(begin, end) for role in mine for begin, end in _products(found, role, mine, at)]
+        busy = [(begin, end) for role in mine for begin, end in _products(launch, role, mine, at)]
         if busy:
             sm = next(iter(mine.values()))[0].sm
             rows.append(Row(cta, sm, TENSOR_CORE, tuple(("products", *span) for span in _joined(busy))))
@@ -90,14 +94,14 @@ def timeline(found: Run, ctas: int = 8) -> Timeline:
         Row(r.cta, r.sm, r.name, tuple((n, b - first, e - first) for n, b, e in r.spans), r.full)
         for r in rows
     )
-    return Timeline(found.variant.id, found.workload.name, CLOCKS[found.executor], moved)
+    return Timeline(launch.variant.id, launch.workload.name, CLOCKS[launch.executor], moved)
 
 
 def _products(
-    found: Run, role: str, warps: dict[str, list[WarpTrace]], at: Any
+    launch: Run, role: str, warps: dict[str, list[WarpTrace]], at: Any
 ) -> Iterable[tuple[float, float]]:
-    """From the issue of each group of products of a role until somebody knows that it is done."""
-    schedule = found.probes.schedule
+    """Spans from the issue of each group of a role's products until some warp knows that it is done."""
+    schedule = launch.probes.schedule
     units = {mma.unit for mma in schedule.mmas if mma.role == role}
     if not units:
         return
@@ -124,20 +128,21 @@ def _products(
 
 
 def _known_by(schedule: Schedule, products: Sequence[str]) -> set[str]:
-    """Regions behind which these products are done: a wait for them all, or the release of what one of them reads."""
+    """Regions whose end means that these products are done: a wait for all, or the release of an operand."""
     read = {operand for mma in schedule.mmas if mma.name in products for operand in (mma.a, mma.b)}
-    return {"await products", *(f"release {pipe.name}" for pipe in schedule.pipelines if read & set(pipe.buffers))}  # fmt: skip
+    releases = (f"release {pipe.name}" for pipe in schedule.pipelines if read & set(pipe.buffers))
+    return {"await products", *releases}
 
 
 def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Their union, in order."""
-    found: list[tuple[float, float]] = []
+    """The union of the spans, in order."""
+    union: list[tuple[float, float]] = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if union and begin <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
         else:
-            found.append((begin, end))
-    return found
+            union.append((begin, end))
+    return union
 
 
 def kind(region: str) -> str:
@@ -152,14 +157,15 @@ def kind(region: str) -> str:
 
 
 def chrome(line: Timeline) -> dict[str, Any]:
-    """Chrome's trace format: a process a CTA, a thread a row."""
+    """Chrome's trace format: a process for each CTA, a thread for each row."""
     events: list[dict[str, Any]] = []
     numbers: dict[int, int] = {}
     for row in line.rows:
         number = numbers[row.cta] = numbers.get(row.cta, -1) + 1
         place = {"pid": row.cta, "tid": number}
         if number == 0:
-            events.append({"ph": "M", "name": "process_name", "pid": row.cta, "args": {"name": f"CTA {row.cta} on SM {row.sm}"}})  # fmt: skip
+            name = f"CTA {row.cta} on SM {row.sm}"
+            events.append({"ph": "M", "name": "process_name", "pid": row.cta, "args": {"name": name}})
         events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": row.name}})
         events.append({"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": number}})
         events += [
@@ -178,7 +184,7 @@ def chrome(line: Timeline) -> dict[str, Any]:
 
 
 def draw(line: Timeline, path: Path, cta: int = 0) -> None:
-    """A picture of one CTA: a row a role (a replica of it), and one for the tensor core.
+    """A picture of one CTA: a row for each role (one of its warps), and one for the tensor core.
 
     Raises:
         ToolchainError: matplotlib is not installed.
@@ -188,8 +194,11 @@ def draw(line: Timeline, path: Path, cta: int = 0) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ToolchainError(
-            "matplotlib", expected="the package that draws", got=str(error), fix="`pip install 'dsl-kernels[profile]'`"
-        ) from None  # fmt: skip
+            "matplotlib",
+            expected="the package that draws",
+            got=str(error),
+            fix="`pip install 'dsl-kernels[profile]'`",
+        ) from None
     rows = of_cta(line, cta)
     if not rows:
         raise InvalidArgumentError(
@@ -204,7 +213,7 @@ def draw(line: Timeline, path: Path, cta: int = 0) -> None:
 
 
 def time_by_region(rows: Iterable[Row]) -> dict[str, float]:
-    """What rows spend in each region, in the unit of their spans."""
+    """Time that rows spend in each region, in the unit of their spans."""
     totals: dict[str, float] = {}
     for region, begin, end in (span for row in rows for span in row.spans):
         totals[region] = totals.get(region, 0.0) + end - begin
@@ -212,15 +221,15 @@ def time_by_region(rows: Iterable[Row]) -> dict[str, float]:
 
 
 def colours_by_region(totals: Mapping[str, float]) -> dict[str, str]:
-    """A colour of its own for each of the regions that take most, one for the others, and one for every wait."""
-    found = dict.fromkeys(totals, OTHER_COLOUR)
-    found |= {region: WAIT_COLOUR for region in totals if kind(region) == "wait"}
+    """A colour for each of the regions that take most time, one for the other work, and one for all waits."""
+    colours = dict.fromkeys(totals, OTHER_COLOUR)
+    colours |= {region: WAIT_COLOUR for region in totals if kind(region) == "wait"}
     work = sorted((r for r in totals if kind(r) != "wait"), key=lambda r: -totals[r])
-    return found | dict(zip(work, COLOURS, strict=False))
+    return colours | dict(zip(work, COLOURS, strict=False))
 
 
 def legend(axis: Any, colours: Mapping[str, str], below: float) -> None:
-    """The colours of regions by their names, below matplotlib's axes."""
+    """Draw a legend of the regions' colours below matplotlib's axes."""
     from matplotlib.patches import Patch
 
     shared = {OTHER_COLOUR: "other work", WAIT_COLOUR: "waits for others"}
@@ -233,10 +242,10 @@ def legend(axis: Any, colours: Mapping[str, str], below: float) -> None:
 
 
 def draw_rows(axis: Any, rows: Sequence[Row], colours: Mapping[str, str] | None = None) -> None:
-    """Rows below each other, a colour a region, on matplotlib's axes.
+    """Draw rows below each other on matplotlib's axes, with a colour for each region.
 
     Args:
-        colours: of every region, where other axes have the same; by default those of the rows alone.
+        colours: those of all regions, if several axes share them; by default chosen for these rows.
     """
     totals = time_by_region(rows)
     colours = colours_by_region(totals) if colours is None else colours
@@ -250,17 +259,17 @@ def draw_rows(axis: Any, rows: Sequence[Row], colours: Mapping[str, str] | None 
 
 
 def of_cta(line: Timeline, cta: int) -> Sequence[Row]:
-    """The rows of a CTA that a picture shows: one warp for every four of a role, and the tensor core."""
+    """The rows of a CTA in a picture: one warp for every four of a role, and the tensor core."""
     return _first_of_each(row for row in line.rows if row.cta == cta)
 
 
 def _first_of_each(rows: Iterable[Row]) -> Sequence[Row]:
-    """One warp for every four of a role: the first of a warpgroup, or of a lone warp."""
-    found: list[Row] = []
+    """One warp for every four of a role: the first of each warpgroup, or a lone warp."""
+    kept: list[Row] = []
     seen: dict[str, int] = {}
     for row in rows:
         role = row.name.partition(",")[0]
         seen[role] = seen.get(role, -1) + 1
         if seen[role] % 4 == 0:
-            found.append(row)
-    return found
+            kept.append(row)
+    return kept

@@ -2,13 +2,14 @@
 
 An artifact folder holds
 
-    kernel.cu      the DSL's CUDA source, where the DSL goes through CUDA
+    kernel.cu      the DSL's CUDA source, if the DSL emits CUDA
     kernel.ptx     what the emulator runs; kernel.cubin was assembled from exactly this text
     kernel.cubin   what the GPU runs
     meta.json      an `Artifact`, with the SHA-256 of each file above; no paths, times or hosts
-    build.json     how long the steps took (informative, never hashed)
+    build.json     how long each step took (informative, never hashed)
 
-Sizes that are known only at a call are expressions (`dsl_kernels.expr`) over the names of dims and scalar operands.
+A size that is only known at the call is an expression (`dsl_kernels.expr`) over the names of dims and scalar
+operands.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ SCALAR_FORMATS = {
 class Param:
     """One parameter of the kernel's entry, in order.
 
-    `kind` is `pointer` (value: the operand's address), `tensormap` (128 bytes by value, named in `tensor_maps`)
-    or a scalar type of `SCALAR_FORMATS`. `source` names the operand, tensor map or scalar it comes from, or is an
-    expression over dims and scalars.
+    `kind` is `pointer` (value: the operand's address), `tensormap` (128 bytes by value, named in
+    `tensor_maps`) or a scalar type of `SCALAR_FORMATS`. `source` names the operand, tensor map or scalar it
+    comes from, or is an expression over dims and scalars.
     """
 
     name: str
@@ -68,7 +69,10 @@ class Param:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one CTA or thread holds, as the assembler reports it (bytes, but for registers, barriers and columns)."""
+    """What one CTA or thread holds, as the assembler reports it.
+
+    `registers`, `barriers` and `tmem_columns` are counts, the rest is bytes.
+    """
 
     registers: int
     spill_stores: int
@@ -84,8 +88,8 @@ class Resources:
 class Artifact:
     """Everything an executor must know to launch one compiled variant.
 
-    A `cooperative` launch has all its CTAs run at once or is refused; with `resident`, an expression over dims and scalars,
-    only where that is not zero.
+    The driver runs all CTAs of a `cooperative` launch at once, or refuses it. If `resident` (an expression
+    over dims and scalars) is given, this holds only for launches where it is not zero.
     """
 
     variant: str
@@ -153,7 +157,7 @@ class Artifact:
             raise _malformed(where, "the fields of an artifact", f"{type(error).__name__}: {error}") from None
 
     def seal(self, folder: Path) -> Artifact:
-        """Write `meta.json` into `folder` with the hashes of the code files that lie there; the last file written."""
+        """Write `meta.json` into `folder`, after all other files, with the hashes of its code files."""
         files = {name: sha256(folder / name) for name in CODE_FILES if (folder / name).is_file()}
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         sealed = Artifact(**{**values, "files": files})

@@ -8,10 +8,11 @@
             kernel.cubin    what the GPU runs
             kernel.ptx      on request: what the emulator runs
 
-A bundle belongs to one version of the library and, for each variant, to one text of its generated module, of the
-device helpers it imports and of its backend. All of it is compared when a variant is loaded, and the bytes that are
-hashed are the bytes that are launched. A variant that a bundle lacks is looked up in the cache; one that does not fit
-is an error and never a silent rebuild. Files are read from the bundle's own folder alone, and Python in it is never run.
+A bundle belongs to one version of the library. Each variant in it belongs to one text of its generated
+module, of the device helpers that the module imports and of its backend. Loading a variant compares all of
+these hashes, and the bytes that are hashed are the bytes that are launched. A variant that a bundle lacks is
+looked up in the cache; a variant that does not match is an error, never a silent rebuild. Only files in the
+bundle's own folder are read, and no Python in it is ever run.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Entry:
 
     Attributes:
         source: SHA-256 of the generated module.
-        library: SHA-256 of each file of the library whose text entered the kernel, by its path in the package.
+        library: SHA-256 of each file of the library whose text entered the kernel, by its path in the
+            package.
         toolchain: versions of the DSL and of the compiler that built it.
         files: SHA-256 of each file in the variant's folder.
     """
@@ -87,11 +89,11 @@ class Bundle:
         return entry is not None and file in entry.files
 
     def fetch(self, module: Module, file: str = CUBIN) -> tuple[Artifact, bytes] | None:
-        """The launch description and one code file of a variant; None where the bundle has no such file of it.
+        """The launch description and one code file of a variant; None if the bundle has no such file of it.
 
         Raises:
-            BundleError: the bundle is for another architecture, the variant was built from other sources than the
-                library's, or a file is damaged.
+            BundleError: the bundle is for another architecture, the variant was built from sources that
+                differ from the library's, or a file is damaged.
         """
         if module.arch != self.arch:
             raise BundleError(
@@ -115,12 +117,12 @@ class Bundle:
         return artifact, _verified(self.root, folder / file, entry.files[file])
 
     def manifest_folder(self) -> Path:
-        """The folder of the variants' records, after comparing them with the index."""
+        """The folder of the variants' records, after checking their hash against the index."""
         _verified(self.root, self.root / MANIFEST, self.files.get(MANIFEST, ""))
         return self.root
 
     def check(self, modules: Sequence[Module]) -> Iterator[tuple[str, BundleError | None]]:
-        """Each variant of the bundle with what is wrong with it, against the library's `modules`."""
+        """Each variant of the bundle with what is wrong with it (None if nothing), against `modules`."""
         known = {module.id: module for module in modules}
         for name, entry in self.entries.items():
             try:
@@ -134,7 +136,7 @@ class Bundle:
                 yield name, error
 
     def strays(self) -> Iterator[BundleError]:
-        """What lies in the bundle's folder and its index does not list, and what others may write to."""
+        """Files that the index does not list, and places that other users may write to."""
         listed = {self.root / INDEX, *(self.root / name for name in self.files)}
         listed |= {self.root / name / file for name, entry in self.entries.items() for file in entry.files}
         known = {self.root, *listed, *(path.parent for path in listed)}
@@ -172,13 +174,13 @@ _override: Path | None = None
 
 @checked
 def use(path: str | Path | None) -> Bundle | None:
-    """Serve launches of this process from the bundle at `path`, before the cache; None ends that.
+    """Serve this process's launches from the bundle at `path` before the cache; None stops that.
 
-    It takes the place of DSL_KERNELS_BUNDLE_DIR. Launches that were prepared before stay as they are until
+    This overrides DSL_KERNELS_BUNDLE_DIR. Launches that were prepared earlier keep their kernels until
     `dsl_kernels.ops.clear()`.
 
     Raises:
-        BundleError: there is no bundle, or it is of another version of the library.
+        BundleError: there is no bundle, or another version of the library wrote it.
     """
     global _override
     opened = None if path is None else open_bundle(path)
@@ -187,23 +189,23 @@ def use(path: str | Path | None) -> Bundle | None:
 
 
 def active() -> Bundle | None:
-    """The bundle that `use` or DSL_KERNELS_BUNDLE_DIR names.
+    """The bundle that `use` or DSL_KERNELS_BUNDLE_DIR names; None if neither does.
 
     Raises:
-        BundleError: there is none at that place, or it is of another version of the library.
+        BundleError: there is none at that path, or another version of the library wrote it.
     """
     path = _override if _override is not None else env.BUNDLE_DIR.get()
     return None if path is None else open_bundle(path)
 
 
 def holding(path: Path) -> Path | None:
-    """The bundle that a file lies in, if it does."""
+    """The bundle that contains the file, or None."""
     return next((folder for folder in path.absolute().parents if (folder / INDEX).is_file()), None)
 
 
 @checked
 def open_bundle(path: str | Path) -> Bundle:
-    """The bundle at `path`, its index compared with this version of the library.
+    """The bundle at `path`, after checking its index against this version of the library.
 
     Raises:
         BundleError: no bundle, a damaged index, another schema, or another version of the library.
@@ -241,7 +243,7 @@ def _open(root: Path, stamp: int, size: int) -> Bundle:
 
 
 def _require_confined(index: Path, files: Mapping[str, str], entries: Mapping[str, Entry]) -> None:
-    """Refuse an index that names anything but a bundle's files, in its own folder, and files of this library."""
+    """Refuse an index that names files outside the bundle's folder or outside this library."""
     library = {name for entry in entries.values() for name in entry.library}
     for name in [*entries, *files, *library, *(file for entry in entries.values() for file in entry.files)]:
         parts = PurePosixPath(name).parts
@@ -262,7 +264,7 @@ def _is_digest(text: object) -> bool:
 
 
 def _inside(root: Path, path: Path) -> Path:
-    """`path`, which must lie in the bundle with symbolic links followed."""
+    """`path`, which must be inside the bundle after symbolic links are followed."""
     if not path.resolve().is_relative_to(root.resolve()):
         raise _damaged(path, "a file in the bundle's own folder", f"a link to {path.resolve()}")
     return path
@@ -277,14 +279,14 @@ def write(
     ptx: bool = False,
     replace: bool = False,
 ) -> Bundle:
-    """Write a bundle of compiled variants; it appears under its name whole, or not at all.
+    """Write a bundle of compiled variants; the folder appears complete, or not at all.
 
     Args:
         target: the folder to make.
         chosen: generated variants of one architecture.
-        folders: the compiled artifact of each, by variant id.
-        ptx: add the PTX, which only the emulator needs.
-        replace: take the place of a bundle that is there. Nothing but a bundle is ever replaced.
+        folders: the folder of each variant's compiled artifact, by variant id.
+        ptx: include the PTX, which only the emulator needs.
+        replace: replace a bundle at `target`. Anything but a bundle is never replaced.
 
     Raises:
         InvalidArgumentError: no variant, variants of several architectures, or a target that is taken.
@@ -326,7 +328,7 @@ def write(
             text = json.dumps(sealed, indent=1, sort_keys=True) + "\n"
             storage.write_flushed(made / INDEX, text.encode())
             _publish(made, target, working / "replaced")
-        # Not before: what a writer that was killed while it replaced a bundle left may hold the old one.
+        # Only now: the folder of a writer that was killed while it replaced a bundle may hold the old one.
         storage.sweep(target.parent, target.name)
     except OSError as error:
         if isinstance(error, CacheError):
@@ -342,10 +344,10 @@ def write(
 
 @checked
 def require_free(target: str | Path, *, replace: bool) -> None:
-    """Refuse a target that a bundle must not be written to, before anything is compiled for it.
+    """Refuse a target that cannot take a bundle, before anything is compiled for it.
 
     Raises:
-        InvalidArgumentError: it holds something, and not a bundle that may be replaced.
+        InvalidArgumentError: the target holds something other than a bundle that may be replaced.
     """
     target = Path(target)
     try:
@@ -366,7 +368,7 @@ def require_free(target: str | Path, *, replace: bool) -> None:
 
 
 def _copy(variant: Variant, source: Path, folder: Path, files: Sequence[str]) -> Entry:
-    """Copy one variant's files, each compared with what the compile recorded."""
+    """Copy one variant's files, after comparing each with the hash that the compile recorded."""
     from dsl_kernels import backends
 
     text = sha256(variant.path)
@@ -391,13 +393,13 @@ def _copy(variant: Variant, source: Path, folder: Path, files: Sequence[str]) ->
 
 
 def _manifest_of(chosen: Sequence[Variant]) -> str:
-    """Records of the chosen variants, in the words of generated/manifest.json."""
+    """Records of the chosen variants, in the format of generated/manifest.json."""
     records = [variant.record() for variant in chosen]
     return json.dumps({"schema": manifest.SCHEMA, "variants": records}, indent=1, sort_keys=True) + "\n"
 
 
 def _publish(made: Path, target: Path, aside: Path) -> None:
-    """Give the finished folder its name; a crash leaves the old bundle, none, or the new one, and never a part."""
+    """Rename the finished folder; a crash leaves the old bundle, none or the new one, never a part."""
     storage.flush(made)
     if target.exists():
         target.rename(aside)
@@ -415,15 +417,15 @@ def _verified(root: Path, path: Path, digest: str) -> bytes:
         content = storage.read_file(_inside(root, path))
     except OSError as error:
         raise _damaged(path, "a file of the bundle", error.strerror or str(error)) from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != digest:
-        raise _damaged(path, f"SHA-256 {digest[:16]}", found[:16])
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != digest:
+        raise _damaged(path, f"SHA-256 {digest[:16]}", actual[:16])
     return content
 
 
 @lru_cache(maxsize=256)
 def _library_file(name: str) -> str:
-    """SHA-256 of a file of the installed library; empty where there is none."""
+    """SHA-256 of a file of the installed library; empty if there is no such file."""
     try:
         return sha256(_PACKAGE / name)
     except OSError:

@@ -1,16 +1,17 @@
 """Compiled variants on disk: content-addressed, published atomically, shared by processes.
 
-    <root>/<package version>/<arch>/<variant id>-<key>/     one artifact (see runtime.artifact) and inputs.json
-    <root>/<package version>/<arch>/<variant id>-<key>.failed.json     a compile that failed for good
-    <root>/<a folder a DSL>                                 the DSLs' own caches
+    <root>/<package version>/<arch>/<variant id>-<key>/                 an artifact and inputs.json
+    <root>/<package version>/<arch>/<variant id>-<key>.failed.json      a compile that failed for good
+    <root>/<a folder for each DSL>                                      the DSLs' own caches
 
-The key covers the generated text, the device helpers it imports, the backend's own text, the flags, the architecture
-and the versions of the DSL and of the vendor's compiler. A folder appears only when it is complete: it is built
-beside its place, flushed, and renamed. Whoever builds holds a file lock, which the kernel releases when the process
-dies.
+The key covers the generated text, the device helpers it imports, the backend's own text, the flags, the
+architecture and the versions of the DSL and of the vendor's compiler. A folder only appears complete: it is
+built next to its final place, flushed, and renamed. The builder holds a file lock, which the operating system
+releases when the process dies.
 
-What is loaded was hashed as it was read: `inputs.json` holds the hash of `meta.json` and its own, `meta.json` those of
-the code. A folder that others could have written to is refused (`runtime.storage`).
+Everything that is loaded was hashed as it was read: `inputs.json` records its own hash and that of
+`meta.json`, which records those of the code. A folder that other users could have written to is refused
+(`runtime.storage`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 INPUTS = "inputs.json"
 CUBIN = "kernel.cubin"
 _KEY_LENGTH = 8
-# Failures that say nothing about the module, so that the next compile of the same sources may succeed.
+# Failures that say nothing about the module: the next compile of the same sources may succeed.
 STALE = "COMPILE_STALE"
 TRANSIENT = (toolkit.KILLED, toolkit.UNFINISHED, "COMPILE_TIMEOUT", STALE)
 
@@ -60,8 +61,8 @@ class Module(Protocol):
 class Key:
     """What an artifact was or would be built from.
 
-    `content` is what this project controls. `digest` adds the toolchain's versions, and is empty where no toolchain
-    is installed: then only `content` can be compared.
+    `content` covers what this project controls. `digest` adds the versions of the toolchain; it is empty if
+    no toolchain is installed, and then only `content` can be compared.
     """
 
     content: str
@@ -82,7 +83,7 @@ def key_of(module: Module) -> Key:
 
 
 def _content(module: Module, digest: Callable[[Path], str]) -> str:
-    """Hash of what this project controls of an artifact; `digest` gives that of each file."""
+    """Hash of the inputs that this project controls; `digest` hashes each file."""
     if inside := bundle.holding(module.path):
         raise MissingArtifactError(
             module.id,
@@ -109,13 +110,13 @@ def _content(module: Module, digest: Callable[[Path], str]) -> str:
 
 @checked
 def lookup(module: Module) -> Path | None:
-    """The folder of the compiled variant, if it is there and intact. Never compiles.
+    """The folder of the compiled variant if it is present and intact, else None. Never compiles.
 
-    Where nothing can be compiled (no toolchain, or DSL_KERNELS_DISABLE_JIT), a build of the same content by another
-    version of the toolchain is accepted.
+    On a machine that cannot compile (no toolchain, or DSL_KERNELS_DISABLE_JIT), a build of the same content
+    by another version of the toolchain is accepted.
 
     Raises:
-        CacheError: others may write to the cache, or there is no place for one.
+        CacheError: other users may write to the cache, or it has no place.
     """
     return _find(module, key_of(module))
 
@@ -127,24 +128,25 @@ def artifact_for(module: Module, *, build: bool = True, retry: bool = False) -> 
     Args:
         module: The generated module.
         build: False never compiles, as DSL_KERNELS_DISABLE_JIT does.
-        retry: Compile again although the last compile of the same content failed.
+        retry: Compile again even if the last compile of the same content failed.
 
     Raises:
-        MissingArtifactError: It is not there and must not be compiled.
-        CompileError: The compile failed now or, with the same inputs, before.
-        ToolchainError: It is not there and no compiler is installed.
-        CacheError: The cache cannot be written, others may write to it, or there is no place for one.
+        MissingArtifactError: It is missing and must not be compiled.
+        CompileError: The compile failed, now or earlier with the same inputs.
+        ToolchainError: It is missing and no compiler is installed.
+        CacheError: The cache cannot be written, other users may write to it, or it has no place.
     """
     key = key_of(module)
-    found = _find(module, key)
-    if found is not None:
-        return found
+    folder = _find(module, key)
+    if folder is not None:
+        return folder
     if not build or env.DISABLE_JIT.get():
         raise MissingArtifactError(
             module.id,
             expected=f"a compiled artifact below {_folder(module)}",
             got=_what_is_there(module),
-            fix=f"run `python -m dsl_kernels compile {module.id}` where compiling is allowed, with the same DSL_KERNELS_CACHE_DIR",
+            fix=f"run `python -m dsl_kernels compile {module.id}` where compiling is allowed, "
+            "with the same DSL_KERNELS_CACHE_DIR",
         )
     if key.missing is not None:
         raise key.missing
@@ -157,10 +159,10 @@ def load(module: Module, *, build: bool = True) -> LoadedKernel:
 
 
 def fetch(folder: Path, file: str) -> tuple[Artifact, bytes]:
-    """The launch description in an artifact's folder and one of its code files; what is returned is what was hashed.
+    """The launch description and one code file of an artifact; the bytes returned are those hashed.
 
     Raises:
-        ArtifactError: something is missing or altered.
+        ArtifactError: a file is missing or altered.
     """
     inputs = _inputs(folder)
     meta, code = _content_of(folder / META), _content_of(folder / file)
@@ -170,7 +172,7 @@ def fetch(folder: Path, file: str) -> tuple[Artifact, bytes]:
 
 
 def _inputs(folder: Path) -> dict[str, Any]:
-    """What an artifact says it was built from.
+    """The record of what an artifact was built from.
 
     Raises:
         ArtifactError: the record is missing, altered, or of another version of the library.
@@ -194,9 +196,9 @@ def _content_of(path: Path) -> bytes:
 
 
 def _unaltered(path: Path, content: bytes, digest: str) -> bytes:
-    found = hashlib.sha256(content).hexdigest()
-    if found != digest:
-        raise _altered(path, f"SHA-256 {digest[:16] if isinstance(digest, str) else digest!r}", found[:16])
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != digest:
+        raise _altered(path, f"SHA-256 {digest[:16] if isinstance(digest, str) else digest!r}", actual[:16])
     return content
 
 
@@ -210,12 +212,12 @@ def _altered(path: Path, expected: str, got: str) -> ArtifactError:
 
 
 def seconds_before(module: Module) -> float | None:
-    """How long the variant's last build took here, of whatever sources; None where there was none."""
-    found = [
+    """Seconds that the variant's last build took here, from whatever sources; None if it was never built."""
+    records = [
         path / BUILD for path in _folder(module).glob(f"{module.id}-{'?' * _KEY_LENGTH}") if path.is_dir()
     ]
     try:
-        newest = max(found, key=lambda path: path.stat().st_mtime_ns)
+        newest = max(records, key=lambda path: path.stat().st_mtime_ns)
         return float(sum(json.loads(storage.read_file(newest).decode())["seconds"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -223,7 +225,7 @@ def seconds_before(module: Module) -> float | None:
 
 @dataclass(frozen=True)
 class Entry:
-    """One artifact in the cache, of this or of another version of the package."""
+    """One artifact in the cache, of this or another version of the package."""
 
     folder: Path
     version: str
@@ -232,12 +234,12 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """Everything compiled below the root that can be read, for `doctor` and for cleaning.
+    """Every readable artifact below the root, for `doctor` and for pruning.
 
     Raises:
-        CacheError: the root cannot be read, or there is no place for one.
+        CacheError: the root cannot be read, or the cache has no place.
     """
-    found = []
+    readable = []
     root = cache_root()
     try:
         metas = sorted(root.glob(f"*/*/[!.]*/{META}"))
@@ -252,8 +254,8 @@ def entries() -> list[Entry]:
         folder = meta.parent
         with contextlib.suppress(ArtifactError, OSError):
             size = sum(f.stat().st_size for f in folder.iterdir())
-            found.append(Entry(folder, folder.parent.parent.name, read(folder, verify=False), size))
-    return found
+            readable.append(Entry(folder, folder.parent.parent.name, read(folder, verify=False), size))
+    return readable
 
 
 def _folder(module: Module) -> Path:
@@ -276,17 +278,17 @@ def _find(module: Module, key: Key) -> Path | None:
 
 
 def _intact(folder: Path, **expected: str) -> bool:
-    """Whether the folder holds a whole artifact of these inputs; a damaged one is reported once it is met.
+    """Whether the folder holds a complete artifact of these inputs; a damaged one is logged.
 
     Raises:
-        CacheError: others could have written to it.
+        CacheError: other users could have written to it.
     """
     if not folder.is_dir():
         return False
     try:
         storage.require_trusted(folder, *folder.iterdir())
         if b'"sha256"' not in _content_of(folder / INPUTS):
-            log.info("%s is by an earlier version, which kept no hash of %s", folder, META)
+            log.info("%s was written by an earlier version, which recorded no hash of %s", folder, META)
             return False
         inputs = _inputs(folder)
         if any(inputs[name] != value for name, value in expected.items()):
@@ -333,7 +335,7 @@ def _build(module: Module, key: Key, retry: bool) -> Path:
 
 
 def _require_same_sources(module: Module, key: Key) -> None:
-    """Refuse to file an artifact under sources that were not those it was built from."""
+    """Refuse to file an artifact under sources that it was not built from."""
     if _content(module, sources.digest) == key.content:
         return
     present = {path: sources.digest_on_disk(path) for path in (module.path, *_sources(module))}
@@ -352,7 +354,7 @@ def _sources(module: Module) -> list[Path]:
 
 
 def record_inputs(made: Path, module: Module, key: Key) -> None:
-    """The record that makes a compiled folder an entry of the cache, with the hash of its launch description."""
+    """Write the record that makes a compiled folder a cache entry, including the hash of its `meta.json`."""
     inputs: dict[str, Any] = {
         "variant": module.id,
         "content": key.content,
@@ -365,7 +367,7 @@ def record_inputs(made: Path, module: Module, key: Key) -> None:
 
 
 def _publish(made: Path, entry: Path, working: Path) -> None:
-    """Make the finished folder appear under its name, whole and on disk, or not at all."""
+    """Make the finished folder appear under its name, complete and on disk, or not at all."""
     for path in made.iterdir():
         path.chmod(path.stat().st_mode & ~storage.OTHERS_WRITE)
         storage.flush(path)
@@ -377,7 +379,7 @@ def _publish(made: Path, entry: Path, working: Path) -> None:
 
 
 def lock_path(entry: Path) -> Path:
-    """The file that whoever makes or removes an entry locks; its folder is made."""
+    """The lock file of an entry, for whoever makes or removes the entry; its folder is made."""
     folder = entry.parent / ".locks"
     storage.make_folder(folder)
     return folder / f"{entry.name}.lock"
@@ -437,7 +439,8 @@ def _raise_recorded(failure: Path, module: Module) -> None:
             fields["subject"],
             expected=fields["expected"],
             got=f"(an earlier compile of the same source) {fields['got']}",
-            fix=f"{fields['fix']}; to try again unchanged: `python -m dsl_kernels compile --retry {module.id}`",
+            fix=f"{fields['fix']}; to try again unchanged: "
+            f"`python -m dsl_kernels compile --retry {module.id}`",
             code=fields["code"],
         )
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The few calls of the CUDA driver besides a launch, with typed errors."""
+"""The CUDA driver's calls other than a launch, with typed errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dsl_kernels.errors import ExecutorUnavailableError, LaunchError
 
 
 class Driver:
-    """The bindings of the driver, initialised, and what a process holds of it."""
+    """The initialised driver bindings, and the primary contexts that this process retains."""
 
     def __init__(self) -> None:
         try:
@@ -44,7 +44,7 @@ class Driver:
         return f"{result.name} ({text.decode() if text else 'no description'})"
 
     def primary_context(self, device: int) -> Any:
-        """The context that torch and the runtime use on `device`; retained for the life of the process."""
+        """The context that torch and the runtime share on `device`; retained for the life of the process."""
         if device not in self._contexts:
             handle = self.check(self.api.cuDeviceGet(device), f"device {device}")
             self._contexts[device] = self.check(
@@ -84,7 +84,7 @@ class Driver:
 
 
 class _Current:
-    """Make a context current for a block, and the previous one afterwards."""
+    """Make a context current for a block, and restore the previous one afterwards."""
 
     def __init__(self, driver: Driver, context: Any) -> None:
         self._driver, self._context = driver, context
@@ -107,7 +107,7 @@ def get_driver() -> Driver:
 
 
 def capture_id(stream: int) -> int:
-    """What tells the capture that `stream` is part of from every other of the process.
+    """The id of the capture that `stream` takes part in, unique in the process.
 
     Raises:
         LaunchError: the driver does not answer.

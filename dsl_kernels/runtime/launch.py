@@ -1,10 +1,10 @@
-"""Load a compiled variant and launch it through the CUDA driver, with no DSL and no allocation on the way.
+"""Load a compiled variant and launch it through the CUDA driver, without a DSL or an allocation.
 
     kernel = load("path/of/the/artifact/folder")
     kernel.launch({"q": q, "out": out, "sm_scale": 0.1}, dims={"t": 4, "n": 8192}, stream=stream.cuda_stream)
 
 A launch reads addresses and sizes on the host, packs them into a buffer that was laid out once, and calls
-`cuLaunchKernelEx`. It neither allocates on the device nor synchronises, so it can be captured in a CUDA graph.
+`cuLaunchKernelEx`. It neither allocates device memory nor synchronises, so a CUDA graph can capture it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from .storage import read_file
 
 # gridDimX/Y/Z, blockDimX/Y/Z, sharedMemBytes and hStream at the start of CUlaunchConfig.
 _CONFIG_HEAD = struct.Struct("<7I4xQ")
-# Behind them the address of the attributes, and how many there are. An attribute's size, and where in it its value is.
+# After that head: the offsets of the attributes' address and of their count.
 _ATTRIBUTES_AT, _COUNT_AT = 40, 48
+# Size of an attribute, and the offset of its value.
 _ATTRIBUTE_BYTES, _VALUE_AT = 72, 8
 _TENSOR_MAP_BYTES = 128
 _TENSOR_MAP_LIMIT = 4096
@@ -58,11 +59,11 @@ _apart = False
 
 @contextmanager
 def loaded_apart() -> Iterator[None]:
-    """What is loaded within launches without regard to other kernels: neither beside the one before it, nor refused where
-    not all of its CTAs fit at once.
+    """Kernels loaded inside this context launch without the cooperative and programmatic attributes.
 
-    For profilers, which run one kernel at a time and may not be able to repeat a launch with such attributes. Not for
-    anything else: a kernel whose CTAs wait for one another hangs where not all of them fit.
+    For profilers, which run one kernel at a time and may be unable to replay a launch with these attributes.
+    Do not use it for anything else: a kernel whose CTAs wait for one another hangs if they do not all fit at
+    once.
     """
     global _apart
     before, _apart = _apart, True
@@ -78,8 +79,8 @@ class LoadedKernel:
     Safe to use from several threads: the argument buffers are per thread.
 
     Attributes:
-        alignment: bytes that an operand's address and row stride are multiples of, by name, where its accesses are
-            wider than an element; operands of tensor maps need 16 without being named.
+        alignment: bytes that an operand's address and row stride must be multiples of, by operand name, if
+            its accesses are wider than an element. Operands of tensor maps always need 16.
     """
 
     def __init__(self, artifact: Artifact, cubin: bytes) -> None:
@@ -111,9 +112,9 @@ class LoadedKernel:
         """Enqueue the kernel on `stream` (a CUstream address).
 
         Args:
-            operands: Tensors and numbers by operand name. Only addresses are read: `check` compares the rest.
-            dims: Every runtime dim by name. Without it they are read from the operands' shapes and strides. `early` = 0
-                has a kernel that could begin before the one in front of it has ended begin behind it.
+            operands: Tensors and numbers by operand name. Only addresses are read; `check` compares the rest.
+            dims: Every runtime dim by name; read from the operands' shapes and strides if omitted. `early` =
+                0 makes a kernel with programmatic launch begin only after the kernel before it has ended.
             stream: Stream of the operands' device; 0 is the legacy default stream.
 
         A grid with a zero extent launches nothing.
@@ -149,7 +150,7 @@ class LoadedKernel:
     __call__ = launch
 
     def check(self, operands: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> None:
-        """Compare every operand's dtype, shape, strides, device and alignment with what the kernel was built for.
+        """Compare each operand's dtype, shape, strides, device and alignment with what the kernel expects.
 
         Too slow for every call; for tests, debugging and the first call of a shape.
         """
@@ -169,7 +170,7 @@ class LoadedKernel:
                         label, expected=spec.dtype, got=type(value).__name__, fix="pass a Python number"
                     )
                 continue
-            # A DSL may report its own name of a dtype, which is ours, or torch's.
+            # A DSL may report a dtype under our name or torch's.
             names = (spec.dtype, DTYPES[spec.dtype].torch_name) if spec.dtype in DTYPES else (spec.dtype,)
             if str(value.dtype).removeprefix("torch.") not in names:
                 raise ArgumentTypeError(
@@ -213,7 +214,7 @@ class LoadedKernel:
                 )
 
     def _align(self, spec: Operand, value: Any) -> int:
-        """Bytes that the address of an operand must be a multiple of."""
+        """The multiple in bytes that an operand's address must be."""
         mapped = any(m.operand == spec.name for m in self.artifact.tensor_maps)
         return max(self.alignment.get(spec.name, 1), 16 if mapped else 1, value.element_size())
 
@@ -265,7 +266,7 @@ class LoadedKernel:
             self._ready.add(device)
 
     def _launch_on_its_device(self, operands: Mapping[str, Any], slot: _Slot) -> None:
-        """With several devices, launch in the context of the operands' device whatever context is current."""
+        """With several devices, launch in the context of the operands' device, whichever is current."""
         driver = get_driver()
         device = operands[self._anchor].get_device() if self._anchor else driver.current_device()
         self._ensure_loaded(device)
@@ -275,7 +276,7 @@ class LoadedKernel:
             raise self._refused(result, slot)
 
     def _encode(self, index: int, key: tuple[int, ...]) -> tuple[int, Any]:
-        """Build the tensor map for an address and sizes that were not seen yet."""
+        """Build and cache the tensor map of an address and sizes that were not seen before."""
         spec = next(m for m in self.artifact.tensor_maps if m.name == self.artifact.params[index].source)
         address, rank = key[1], len(spec.global_dims)
         encoded = _encode_tensor_map(spec, address, key[2 : 2 + rank], key[2 + rank :], self.name)
@@ -346,8 +347,10 @@ class LoadedKernel:
         return (ResidencyError if crowded else LaunchError)(
             self.name,
             expected="the driver to accept the launch",
-            got=f"{get_driver().describe(result)} for grid {grid}, block {a.block}, cluster {a.cluster}, {a.dynamic_smem} B dynamic shared memory",
-            fix="pass fewer splits: these CTAs wait for one another, so all must run at once on the stream's SMs"
+            got=f"{get_driver().describe(result)} for grid {grid}, block {a.block}, cluster {a.cluster}, "
+            f"{a.dynamic_smem} B dynamic shared memory",
+            fix="pass fewer splits: these CTAs wait for one another, "
+            "so all must run at once on the stream's SMs"
             if crowded
             else "check grid limits (y and z: 65535), the stream's device, and earlier asynchronous errors",
         )
@@ -369,7 +372,7 @@ class _Slot:
             if attribute.id == _early_kind(api):
                 (first,) = struct.unpack_from("<Q", self.config_head, _ATTRIBUTES_AT)
                 at = first + index * _ATTRIBUTE_BYTES + _VALUE_AT
-                # Where the driver reads whether a launch may begin early.
+                # The word that the driver reads to decide whether a launch may begin early.
                 self.early = (ctypes.c_char * 4).from_address(at)
         self.arguments = ctypes.create_string_buffer(max(size, 8))
         self.pointers = (ctypes.c_void_p * max(len(artifact.params), 1))()
@@ -418,19 +421,19 @@ def _early_kind(api: Any) -> Any:
 
 
 def _attribute_count(artifact: Artifact) -> int:
-    """How many attributes a launch has at most."""
+    """The most attributes that a launch has."""
     return (artifact.cluster != (1, 1, 1)) + artifact.programmatic_launch + artifact.cooperative
 
 
 def _binders(
     artifact: Artifact, values: struct.Struct
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., dict[str, int]]]:
-    """Three functions written out for this kernel, so that a launch runs no loop over the description.
+    """Three functions generated for this kernel, so that a launch does not loop over the description.
 
-    The first takes (operands, dims, arguments, config, early, stream), packs the parameter values and the head of the launch
-    configuration, and returns one key per tensor map, or None where the grid is empty. The second takes (operands,
-    dims) and returns the values and the grid. The third reads the dims from the operands' shapes. All names and
-    expressions were checked by the artifact.
+    The first takes (operands, dims, arguments, config, early, stream), packs the parameter values and the
+    head of the launch configuration, and returns one key for each tensor map, or None if the grid is empty.
+    The second takes (operands, dims) and returns the values and the grid. The third reads the dims from the
+    operands' shapes and strides. The artifact has checked all names and expressions.
     """
     for name in (*artifact.dims, *(o.name for o in artifact.operands)):
         if not name.isidentifier():
@@ -447,7 +450,7 @@ def _binders(
     maps = {m.name: m for m in artifact.tensor_maps}
     mapped = [(i, maps[p.source]) for i, p in enumerate(artifact.params) if p.kind == "tensormap"]
 
-    # Names with an underscore in front, so that no dim or operand can hide them.
+    # The generated code's own names begin with an underscore, so no dim or operand can shadow them.
     read = [
         f"    {name} = _o[{name!r}]" if name in artifact.scalars else f"    {name} = _d[{name!r}]"
         for name in sorted(used)
@@ -463,7 +466,7 @@ def _binders(
     ]
     fixed = ", ".join(map(str, (*artifact.block, artifact.dynamic_smem)))
     reads = {
-        name: f"_o[{operand!r}].{'shape[' if what == 'shape' else 'stride('}{axis}{']' if what == 'shape' else ')'}"
+        name: f"_o[{operand!r}]." + (f"shape[{axis}]" if what == "shape" else f"stride({axis})")
         for name, (operand, what, axis) in artifact.dims.items()
     }
     lines = [
@@ -473,7 +476,7 @@ def _binders(
         "    if not (_x and _y and _z):",
         "        return None",
         f"    _pack_config(_config, 0, _x, _y, _z, {fixed}, _stream)",
-        # The attribute that makes a launch cooperative is the last one.
+        # `_attributes` puts the cooperative attribute last, so a smaller count drops it.
         *(
             f"    _pack_word(_config, {_COUNT_AT}, {_attribute_count(artifact)} - (not ({text})))"
             for text in resident
@@ -510,7 +513,10 @@ def _evaluate(expressions: tuple[str, ...], scope: Mapping[str, Any]) -> tuple[i
 
 @lru_cache(maxsize=1024)
 def _follow(shape: tuple[str, ...], strides: tuple[str, ...]) -> bool:
-    """Whether strides follow from a shape whatever its dims are: a call chooses no pitch, and guards see the dims."""
+    """Whether the strides are those of a contiguous tensor for all dims, so that no call can choose a pitch.
+
+    One tuple of distinct primes decides: other expressions do not agree on it by chance.
+    """
     names = sorted(names_in_all((*shape, *strides)))
     primes = (n for n in count(1009) if all(n % d for d in range(2, 100)))
     scope = dict(zip(names, primes, strict=False))
@@ -536,7 +542,7 @@ def _encode_tensor_map(
         len(dims),
         address,
         [u64(d) for d in dims],
-        # The driver refuses a vector, which has no strides, without an array of them.
+        # A one-dimensional map has no strides, but the driver refuses an empty array of them.
         [u64(s) for s in strides or (16,)],
         [u32(b) for b in spec.box],
         [u32(s) for s in spec.element_strides],
@@ -548,8 +554,10 @@ def _encode_tensor_map(
     if result[0]:
         raise LaunchError(
             f"{variant}: tensor map of {spec.operand}",
-            expected="a 16-byte aligned address, sizes of at least 1 and strides that are multiples of 16 bytes",
-            got=f"{driver.describe(result[0])} for address {address:#x}, dims {dims}, strides {strides} bytes",
+            expected="a 16-byte aligned address, sizes of at least 1 and "
+            "strides that are multiples of 16 bytes",
+            got=f"{driver.describe(result[0])} for "
+            f"address {address:#x}, dims {dims}, strides {strides} bytes",
             fix="pass a contiguous, aligned tensor that is not empty",
         )
     return result[1]

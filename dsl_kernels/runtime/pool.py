@@ -1,9 +1,9 @@
-"""Compile many variants at once in worker processes, within the machine's cores and memory.
+"""Compile many variants in parallel worker processes, within the machine's cores and memory.
 
-Each worker is a fresh interpreter (`python -m dsl_kernels.runtime.worker`) that takes one job of its backend after
-another, so it imports one DSL, once, and a crash, a kill or a timeout costs one variant and never the run. When a
-backend runs out of jobs, its workers make room for workers of the others. Jobs that took long before go first, so
-that none is left over at the end.
+Each worker is a fresh interpreter (`python -m dsl_kernels.runtime.worker`) that takes the jobs of one
+backend, one after another, so it imports one DSL, once. A crash, a kill or a timeout costs one variant, never
+the whole run. When a backend runs out of jobs, its workers are replaced by workers of other backends. Jobs
+whose last compile took longest go first, so that no long job runs alone at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dsl_kernels.errors import CompileError, DslKernelError
 from . import cache, toolkit
 from .artifact import Artifact, read
 
-# What a job counts for that was never built here, against the recorded seconds of others.
+# Seconds assumed for a job that was never built here, where the backends' remaining work is compared.
 UNKNOWN_SECONDS = 10.0
 # Peak resident memory of one worker: the DSL with torch, and the vendor's compiler on a large kernel.
 WORKER_BYTES = 2 << 30
@@ -67,13 +67,13 @@ def compile_all(
 
     Args:
         modules: What to compile; cached ones are reported first, without a worker.
-        jobs: Workers; by default DSL_KERNELS_JOBS, else what cores and memory carry.
-        timeout: Seconds one variant may take; by default DSL_KERNELS_COMPILE_TIMEOUT.
+        jobs: Workers; by default DSL_KERNELS_JOBS, or as many as cores and memory allow.
+        timeout: Seconds for one variant; by default DSL_KERNELS_COMPILE_TIMEOUT.
         retry: Compile again what is recorded as failed.
         started: Called with the variant's id when a worker takes it, for a progress display.
 
     Raises:
-        InvalidArgumentError: no workers, or a time that is negative or no number.
+        InvalidArgumentError: `jobs` is out of range, or `timeout` is negative or not a number.
     """
     if jobs is not None:
         require_range("jobs", jobs, 1, MOST_JOBS)
@@ -102,13 +102,13 @@ def compile_all(
 
 
 def default_jobs() -> int:
-    """Workers that the usable cores and the free memory carry, at least one."""
+    """Workers that the usable cores and the available memory allow, at least one."""
     configured = env.JOBS.get()
     return configured or max(1, min(usable_cores(), available_memory() // WORKER_BYTES))
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, by affinity and by the control group's quota."""
+    """Cores that this process may use, by its affinity and its control group's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -117,7 +117,7 @@ def usable_cores() -> int:
 
 
 class _Worker:
-    """One worker process and the job that it has."""
+    """One worker process and its current job."""
 
     def __init__(self, module: cache.Module) -> None:
         self.backend = module.backend
@@ -150,7 +150,7 @@ class _Worker:
         self.requests.flush()
 
     def kill(self) -> None:
-        """End the worker with the compilers that it started."""
+        """End the worker and the compilers that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -202,12 +202,12 @@ class _Pool:
         self._selector.close()
 
     def _start(self) -> None:
-        """One more worker, with a job of the backend that has most to do for each of its workers."""
-        held = Counter(worker.backend for worker in self._workers)
+        """Start a worker for the backend with the most remaining work for each of its workers."""
+        active = Counter(worker.backend for worker in self._workers)
 
         def waiting(backend: str) -> float:
             left = sum(self._expected[m.id] or UNKNOWN_SECONDS for m in self._jobs[backend])
-            return left / (held[backend] + 1)
+            return left / (active[backend] + 1)
 
         worker = _Worker(self._jobs[max(self._jobs, key=waiting)][0])
         self._workers.append(worker)
@@ -224,7 +224,7 @@ class _Pool:
             del self._jobs[worker.backend]
         if self._started is not None:
             self._started(module.id)
-        # A worker that is already dead is noticed by the closed pipe at its other end.
+        # If the worker has died, its closed output pipe tells `outcomes`.
         with contextlib.suppress(BrokenPipeError):
             worker.give(module, self._retry)
 

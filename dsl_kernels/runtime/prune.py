@@ -1,7 +1,8 @@
 """Deleting what the artifact cache no longer needs, while other processes compile into it and read from it.
 
-An artifact is deleted under its builder's lock and taken away by one rename, so nobody finds half of it. A reader that
-had looked it up a moment before misses it and looks again (`store.fetch`), which compiles it where that is allowed.
+An artifact is deleted under its builder's lock and removed by one rename, so no process sees half of it. A
+reader that looked it up just before then fails to read it and looks it up again (`store.fetch`), which
+compiles it if allowed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from . import cache, storage
 
 @dataclass(frozen=True)
 class Pruned:
-    """One artifact or leftover, why it goes, and whether it went (`kept` says what held it)."""
+    """One artifact or leftover, why it is to be deleted, and why it was kept (empty if it was not)."""
 
     folder: Path
     reason: str
@@ -33,7 +34,7 @@ class Pruned:
 def last_used(folder: Path) -> float:
     """When an artifact's code was last read or written, in seconds since the epoch.
 
-    Mounts that record reads at most once a day, or never, give a time that is too early by that much.
+    A mount that records reads once a day, or never, makes this time too early by that much.
     """
     return max(max(s.st_atime, s.st_mtime) for s in (p.stat() for p in folder.glob("kernel.*")))
 
@@ -46,19 +47,21 @@ def prune(
     *,
     dry_run: bool = False,
 ) -> list[Pruned]:
-    """Delete artifacts by age and by size, and what killed compiles left behind.
+    """Delete artifacts by age and by size, and the leftovers of killed compiles.
 
     Args:
-        unused_for: seconds; artifacts outside `wanted` that were not read for this long go. None: none by age.
-        max_bytes: what the artifacts may take together; those used least recently go first, `wanted` ones last.
-        wanted: folders of artifacts that age alone does not delete (what the present sources look up).
-        dry_run: only say what would go.
+        unused_for: seconds; artifacts outside `wanted` that were not read for this long are deleted. None: no
+            artifact is deleted for its age.
+        max_bytes: the total size to keep; the least recently used artifacts go first, `wanted` ones last.
+        wanted: folders of artifacts that are not deleted for age alone (those that the present sources look
+            up).
+        dry_run: only report what would be deleted.
 
     Returns:
-        What went or would go, and what was to go and is in use.
+        What was or would be deleted, and what was kept because it is in use.
 
     Raises:
-        InvalidArgumentError: an age or a size that is negative or no number.
+        InvalidArgumentError: an age or a size that is negative or not a number.
         CacheError: a folder cannot be deleted.
     """
     for name, value in (("unused_for", unused_for), ("max_bytes", max_bytes)):
@@ -86,9 +89,9 @@ def prune(
 
 
 def _delete(folder: Path, used: float) -> str:
-    """Take an artifact away; what held it, if anything did."""
-    with _builders_lock(folder) as held:
-        if not held:
+    """Delete an artifact; returns why it was kept, or an empty string."""
+    with _builders_lock(folder) as locked:
+        if not locked:
             return "being compiled"
         try:
             if last_used(folder) > used:
@@ -103,7 +106,7 @@ def _delete(folder: Path, used: float) -> str:
 
 
 def _leftovers(now: float, dry_run: bool) -> list[Pruned]:
-    """Folders of killed compiles, and notes of compiles that failed, once they are old."""
+    """Delete old working folders of killed compiles and old records of failed ones."""
     result = []
     for path in sorted(cache.cache_root().glob("*/*/*")):
         hidden = path.name.startswith(storage.WORKING)
@@ -128,7 +131,7 @@ def _leftovers(now: float, dry_run: bool) -> list[Pruned]:
 
 @contextlib.contextmanager
 def _builders_lock(folder: Path) -> Iterator[bool]:
-    """Whether the lock that a builder of this artifact takes was free; held until the block ends if it was."""
+    """Try the artifact's builder lock; yields whether it was free, and if so holds it for the block."""
     import filelock
 
     lock = filelock.FileLock(cache.lock_path(folder))

@@ -1,8 +1,8 @@
-"""What this process loaded of the texts that enter a kernel, as opposed to what lies on disk by now.
+"""The source texts that this process loaded and that enter a kernel, even if the files have changed since.
 
-An artifact is filed under the hash of its sources, and a process may have loaded them long before it compiles. So the
-generated module, the device helpers and the backends are loaded through a loader that notes the hash of the very bytes
-it compiles, and that gives the same text to whoever asks for the source of a function, as DSLs do.
+An artifact is filed under the hash of its sources, and a process may have loaded them long before it
+compiles. The generated module, the device helpers and the backends therefore go through a loader that records
+the hash of the bytes it compiles. DSLs that ask for a function's source get the same text.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from typing import Any
 
 from .._discover import module_names
 
-# A copy of the package has a name of its own.
+# A copy of the package has another name.
 _ROOT = __name__.partition(".")[0]
 _BACKENDS = Path(__file__).resolve().parents[1] / "backends"
-# By real path: one file may be imported under a link to it.
+# Keyed by real path: a file may also be imported through a link.
 _loaded: dict[str, str] = {}
 
 
 @lru_cache(maxsize=1024)
 def is_helper(place: tuple[str, ...], dsl: str | None = None) -> bool:
-    """Whether a module, by its place in the package, is said in a DSL and so enters kernels.
+    """Whether the module at this place in the package is written in a DSL, so that its text enters kernels.
 
-    What leaves mean in torch, and the texts that generated modules have by then, enter none, and programs hold them.
+    Leaves' meanings in torch and leaf texts do not count: a generated module already contains the texts it
+    uses.
     """
     dsls = [dsl] if dsl else [name for name in module_names([str(_BACKENDS)]) if name != "base"]
     match place:
@@ -43,16 +44,16 @@ def is_helper(place: tuple[str, ...], dsl: str | None = None) -> bool:
 
 
 def _place(name: str) -> tuple[str, ...]:
-    """Where a module is in the package; empty outside."""
+    """A module's path inside the package, as a tuple; empty for a module outside."""
     root, *place = name.split(".")
     return tuple(place) if root == _ROOT else ()
 
 
 def digest(path: Path) -> str:
-    """Hex SHA-256 of the text that this process loaded from `path`, or of the file where it loaded none.
+    """Hex SHA-256 of the text that this process loaded from `path`, or of the file if it loaded none.
 
     Raises:
-        FileNotFoundError: it loaded none, and there is no such file.
+        FileNotFoundError: this process loaded nothing from `path`, and there is no such file.
     """
     return _loaded.get(os.path.realpath(path)) or digest_on_disk(path)
 
@@ -63,10 +64,10 @@ def digest_on_disk(path: Path) -> str:
 
 
 def load(name: str, path: Path) -> ModuleType:
-    """Import the file at `path` under `name`, anew, with helpers that are not older than their files.
+    """Import the file at `path` under `name`, afresh, with helpers that match their files.
 
     Raises:
-        ImportError: it is no Python file. Whatever the module raises.
+        ImportError: `path` is not a Python file. Whatever else the module raises passes through.
     """
     _forget_stale_helpers()
     _loaded.pop(os.path.realpath(path), None)
@@ -80,7 +81,7 @@ def load(name: str, path: Path) -> ModuleType:
 
 
 def _forget_stale_helpers() -> None:
-    """Have the device helpers imported again if the file of any has changed since, or nobody noted what was loaded."""
+    """Drop all device helpers from `sys.modules` if any file has changed or the text loaded is unknown."""
     held = [name for name in sys.modules if is_helper(_place(name))]
     files = [Path(file) for name in held if (file := getattr(sys.modules[name], "__file__", None))]
     if any(_loaded.get(os.path.realpath(file)) != digest_on_disk(file) for file in files):
@@ -89,20 +90,21 @@ def _forget_stale_helpers() -> None:
 
 
 class _Loader(SourceFileLoader):
-    """Compiles the file's bytes, never a cached bytecode, and notes their hash."""
+    """Compiles the file's bytes, never cached bytecode, and records their hash."""
 
     def get_code(self, fullname: str) -> CodeType:
         content = self.get_data(self.path)
         _loaded[os.path.realpath(self.path)] = sha256(content).hexdigest()
         text = importlib.util.decode_source(content)
-        # No time of change: `linecache.checkcache` leaves the entry alone, so tracebacks and DSLs see this text.
+        # With no modification time, `linecache.checkcache` keeps the entry: tracebacks and DSLs see this
+        # text.
         linecache.cache[self.path] = (len(text), None, text.splitlines(keepends=True), self.path)
         code: CodeType = self.source_to_code(content, self.path)
         return code
 
 
 class _Finder:
-    """Has helpers and backends loaded by `_Loader`."""
+    """Makes `_Loader` load helpers and backends."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:

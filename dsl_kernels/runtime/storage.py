@@ -1,9 +1,9 @@
-"""Folders that the library writes and loads from: whom they must belong to, and how content appears in them.
+"""Folders that the library writes to and loads from: who must own them, and how content appears in them.
 
-What is loaded from a cache runs on this machine, so a folder counts as trusted only if nobody but its user and root
-could have put something there. Whatever is written appears under its name whole or not at all: it is made in a working
-folder beside its place, which its writer holds locked, so that the next writer can tell a working folder that a killed
-process left from one in use.
+What is loaded from a cache runs on this machine, so a folder is trusted only if nobody but this user and root
+could have put something there. Content appears under its name complete or not at all: its writer makes it in
+a working folder next to it and locks that folder, so that the next writer can tell what a killed process left
+from what is in use.
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ from pathlib import Path
 from dsl_kernels.errors import CacheError
 
 WORKING = ".staging-"
-# Age from which a working folder counts as left behind where the file system cannot say whether it is locked.
+# Without locks in the file system, a working folder counts as abandoned from this age on.
 LEFTOVER_SECONDS = 24 * 3600
-# What nobody but the owner may do with a trusted folder or file: write.
+# The mode bits that a trusted file or folder does not have.
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-# No file that the library reads comes near this: kernels have some MiB, tables less.
+# Every file that the library reads is far smaller: kernels have some MiB, tables less.
 MAX_FILE_BYTES = 1 << 28
 
 
 def distrust(path: Path) -> str | None:
-    """Why what lies at `path` must not be loaded; None if it belongs to this user or root and nobody else may write.
+    """Why `path` must not be loaded; None if only this user and root could have written it.
 
-    Only `path` itself is looked at, through symbolic links. A path that does not exist is trusted.
+    Only `path` itself is examined, after following symbolic links. A path that does not exist is trusted.
     """
     try:
-        held = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if held.st_uid not in (os.geteuid(), 0):
-        return f"it belongs to user {held.st_uid}"
-    if held.st_mode & OTHERS_WRITE:
-        return f"others may write to it (mode {stat.S_IMODE(held.st_mode):04o})"
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to user {status.st_uid}"
+    if status.st_mode & OTHERS_WRITE:
+        return f"others may write to it (mode {stat.S_IMODE(status.st_mode):04o})"
     return None
 
 
 def require_trusted(*paths: Path) -> None:
-    """Refuse to load from places that others could have written to.
+    """Refuse to load from places that other users could have written to.
 
     Raises:
-        CacheError: code CACHE_UNTRUSTED; a path belongs to neither this user nor root, or others may write to it.
+        CacheError: code CACHE_UNTRUSTED; a path belongs to another user than this one and root, or others may
+            write to it.
     """
     for path in paths:
         try:
@@ -61,7 +62,8 @@ def require_trusted(*paths: Path) -> None:
         if reason is not None:
             raise CacheError(
                 str(path),
-                expected=f"a place that belongs to user {os.geteuid()} or root and that nobody else may write to",
+                expected=f"a place that belongs to user {os.geteuid()} or root "
+                "and that nobody else may write to",
                 got=reason,
                 fix=f"if you trust what lies there, `chown -R {os.geteuid()}` and `chmod -R go-w` it; "
                 "otherwise set DSL_KERNELS_CACHE_DIR to a folder of your own",
@@ -72,33 +74,33 @@ def require_trusted(*paths: Path) -> None:
 def read_file(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
     """The content of a regular file of at most `limit` bytes.
 
-    What lies in the place of a file that somebody else may have put there is never waited for: a pipe without a writer,
-    a device, a file without an end.
+    This never blocks on something else that somebody put in the file's place: a pipe without a writer, a
+    device, an endless file.
 
     Raises:
-        OSError: there is no such file, it cannot be read, is no regular file, or is larger.
+        OSError: there is no such file, or it cannot be read, is not a regular file, or is larger.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        held = os.fstat(file.fileno())
-        if stat.S_ISDIR(held.st_mode):
+        status = os.fstat(file.fileno())
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(held.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        content = file.read(limit + 1) if held.st_size <= limit else b""
-    if held.st_size > limit or len(content) > limit:
+        content = file.read(limit + 1) if status.st_size <= limit else b""
+    if status.st_size > limit or len(content) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
     return content
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and what is missing above it, none of them writable by others whatever the umask."""
+    """Make a folder and its missing parents, none of them writable by others whatever the umask."""
     missing = [path, *path.parents]
     for folder in reversed([folder for folder in missing if not folder.is_dir()]):
         folder.mkdir(mode=0o755, exist_ok=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Give `path` new content, on disk; whoever reads it meanwhile sees the old or the new one.
+    """Replace the content of `path`, durably; a concurrent reader sees the old or the new content.
 
     Raises:
         OSError: it cannot be written; the old content stays.
@@ -140,9 +142,9 @@ def flush(path: Path) -> None:
 
 @contextlib.contextmanager
 def working_folder(parent: Path, name: str) -> Iterator[Path]:
-    """A fresh folder in `parent` for making `name`, gone when the block ends; what is finished is renamed out of it.
+    """A fresh folder in `parent` for making `name`; rename what is finished out of it.
 
-    It is locked as long as the block and the process last.
+    The folder is locked until the block or the process ends, and deleted at the end of the block.
     """
     descriptor = None
     while descriptor is None:
@@ -156,15 +158,15 @@ def working_folder(parent: Path, name: str) -> Iterator[Path]:
 
 
 def sweep(parent: Path, name: str = "") -> None:
-    """Remove the working folders in `parent` (for making `name` alone, if given) whose process is gone."""
+    """Remove the working folders in `parent` whose process is gone; only those for `name`, if given."""
     prefix = f"{WORKING}{name}-" if name else WORKING
     _remove_abandoned(path for path in parent.iterdir() if path.name.startswith(prefix))
 
 
 def _claim(path: Path, flags: int) -> int | None:
-    """Open a file or folder just made and mark it as in use; None if a sweep took it for a leftover before that.
+    """Open a new file or folder and lock it as in use; None if a sweep removed it before the lock was taken.
 
-    File systems without locks go by age.
+    On a file system without locks, `_abandoned` goes by age.
     """
     try:
         descriptor = os.open(path, flags)
@@ -179,7 +181,7 @@ def _claim(path: Path, flags: int) -> int | None:
 
 
 def _remove_abandoned(paths: Iterable[Path]) -> None:
-    """Remove those files and folders that no living process holds locked."""
+    """Remove the files and folders that no living process has locked."""
     for path in paths:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY)
@@ -194,7 +196,7 @@ def _remove_abandoned(paths: Iterable[Path]) -> None:
 
 
 def _abandoned(descriptor: int) -> bool:
-    """Whether no living process holds it; locked from here on if so."""
+    """Whether no living process has it locked; if so, this call locks it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,7 +1,7 @@
 """The CUDA compiler and binary tools on this machine: where they are, which version, and how to run them.
 
-None of it needs a GPU or a driver. `nvcc` comes from `CUDA_HOME`/`CUDA_PATH`, from PATH or from NVIDIA's Python
-wheels, in that order; the disassembler comes from its wheel or from PATH.
+None of this needs a GPU or a driver. `nvcc` is looked up in `CUDA_HOME`/`CUDA_PATH`, then on PATH, then in
+NVIDIA's Python wheels; the disassembler in its wheel, then on PATH.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ INSTALL_CXX = "install a C++ compiler (Debian: `apt-get install g++`), or set CX
 FREE_SPACE = "free space there and in TMPDIR, or set DSL_KERNELS_CACHE_DIR to another folder"
 MINIMUM_NVCC = (13, 0)
 
-# Code of a `CompileError` that says nothing about the module: a compiler that was killed may succeed next time.
+# `CompileError` code of a failure that says nothing about the module: a killed compiler may succeed next
+# time.
 KILLED = "COMPILE_KILLED"
-# Code of a `CompileError` where no compiler said what is wrong with the source: the machine or the compiler is at fault.
+# `CompileError` code if no compiler diagnosed the source: the machine or the compiler is at fault.
 UNFINISHED = "COMPILE_UNFINISHED"
-# Code of a `CompileError` where the assembler's output is wrong although the source is right.
+# `CompileError` code if the assembler's output is wrong although the source is right.
 LOST = "COMPILE_LOST_PREDICATE"
 CHECK_MACHINE = "see to what it says, or check the compiler: `python -m dsl_kernels doctor`"
+
+# How a compiler reports an error in the source; a failure without it is not the source's fault.
 
 # What a compiler says of a source that it read and refuses; all else that ends it is no fault of the source.
 _DIAGNOSIS = re.compile(r"\(\d+\): (?:catastrophic )?error|line \d+; error|:\d+:\d+: error|ptxas error")
@@ -45,11 +48,11 @@ _NO_RESOURCES = tuple(
     for number in (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS)
 )
 
-# Opcode families that are counted by full mnemonic too: their modifiers say which shape or mode the kernel uses.
+# Opcode families that are also counted by full mnemonic: the modifiers say which shape or mode is used.
 DETAILED = frozenset(
     {
-        "HGMMA", "QGMMA", "IGMMA", "HMMA", "QMMA", "IMMA", "OMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA", "UTCBAR", "UTCCP",
-        "LDTM", "STTM", "UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP", "LDGSTS", "LDSM", "STSM",
+        "HGMMA", "QGMMA", "IGMMA", "HMMA", "QMMA", "IMMA", "OMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA", "UTCBAR",
+        "UTCCP", "LDTM", "STTM", "UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP", "LDGSTS", "LDSM", "STSM",
     }
 )  # fmt: skip
 
@@ -60,13 +63,14 @@ _INTERNAL_BYTES = re.compile(
 )
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.[\w:]+)*)")
 _PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-# A setmaxnreg.inc up to its retry; how a uniform predicate is saved to a register and restored from one.
+# A setmaxnreg.inc up to its retry, and the moves that save a uniform predicate to a register and restore it.
 _TRY_ALLOC = re.compile(r"USETMAXREG\.TRY_ALLOC\S* (UP\d)(.*?)\bBRA\b", re.DOTALL)
 _PREDICATE_MOVES = re.compile(
     r"UP2UR (UR\d+), UPR, URZ, (0x[0-9a-f]+)|UISETP\.NE\S* (UP\d), UPT, (UR\d+), URZ"
 )
 _USED = re.compile(
-    r"Used (\d+) registers(?:, used (\d+) barriers)?(?:, \d+ bytes cumulative stack size)?(?:, (\d+) bytes smem)?"
+    r"Used (\d+) registers(?:, used (\d+) barriers)?"
+    r"(?:, \d+ bytes cumulative stack size)?(?:, (\d+) bytes smem)?"
 )
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 _LOCAL = re.compile(r"\b(STL|LDL)(?:\.(?!64|128)\w+)*(?:\.(64|128))?\b")
@@ -157,7 +161,7 @@ def cuobjdump() -> Tool:
 
 
 def _binary(name: str, what: str) -> Tool:
-    """A tool of the toolkit that has a wheel of its own: from the wheel, the PATH, or beside nvcc."""
+    """A tool that has a wheel of its own: from that wheel, from PATH, or from nvcc's folder."""
     for root in wheel_roots():
         path = root / "bin" / name
         if path.is_file():
@@ -179,7 +183,7 @@ def wheel_roots() -> list[Path]:
 
 
 def describe() -> list[dict[str, str]]:
-    """One row a tool for `doctor`: name, version, origin, path, and the fix where it is missing."""
+    """One row for each tool, for `doctor`: name, version, origin, path, and the fix if it is missing."""
     rows = []
     for name, find in (
         ("nvcc", nvcc),
@@ -209,7 +213,7 @@ def describe() -> list[dict[str, str]]:
 def cuda_to_ptx(
     source: Path, ptx: Path, arch: str, flags: Sequence[str], *, roots: Sequence[Path] = ()
 ) -> None:
-    """Compile CUDA to PTX whose line information names files relative to `roots`, so that it is the same everywhere."""
+    """Compile CUDA to PTX that is the same on every machine: its line information is relative to `roots`."""
     host_compiler()
     _run(
         [str(nvcc().path), "--ptx", f"-arch={arch}", *flags, "-o", ptx.name, source.name],
@@ -220,7 +224,7 @@ def cuda_to_ptx(
 
 
 def ptx_to_cubin(ptx: Path, cubin: Path, arch: str, flags: Sequence[str]) -> AssemblerReport:
-    """Assemble PTX; the flags that concern ptxas reach it through nvcc as they would in one run."""
+    """Assemble PTX through nvcc, which passes flags on to ptxas as it would in a single run."""
     command = [
         str(nvcc().path),
         "--cubin",
@@ -231,16 +235,17 @@ def ptx_to_cubin(ptx: Path, cubin: Path, arch: str, flags: Sequence[str]) -> Ass
         str(cubin),
         str(ptx),
     ]
-    # ptxas records the age of every source file that it finds from where it runs: let it find none.
+    # ptxas records the age of every source file that it finds relative to its working folder: give it none.
     with tempfile.TemporaryDirectory(dir=ptx.parent) as empty:
         return parse_assembler(_run(command, Path(empty), ptx.stem))
 
 
 def without_traces(ptx: str, roots: Sequence[Path]) -> str:
-    """The same PTX wherever it was compiled.
+    """The PTX without traces of where it was compiled.
 
-    The absolute paths of `.file` directives become relative to the first root that holds them, and the hash of the
-    source's path that nvcc puts into the names of internal symbols (as text and in the debug bytes) becomes zero.
+    The absolute paths of `.file` directives become relative to the innermost root that contains them. nvcc
+    puts a hash of the source's path into the names of internal symbols (as text and in the debug bytes): it
+    becomes zero.
     """
     prefixes = sorted({os.path.realpath(r) for r in roots} | {str(r) for r in roots}, key=len, reverse=True)
 
@@ -282,19 +287,20 @@ def parse_assembler(log: str) -> AssemblerReport:
 
 
 def sass_counts(cubin: Path) -> dict[str, int]:
-    """How often each SASS opcode occurs, by stem; the families in `DETAILED` by full mnemonic besides."""
+    """How often each SASS opcode occurs, by stem; families in `DETAILED` also by full mnemonic."""
     return _counted(_listing(cubin))
 
 
 def inspect_cubin(cubin: Path) -> tuple[AssemblerReport, dict[str, int]]:
     """Resources and opcode counts of a cubin that came without an assembler's report.
 
-    Spills are the bytes that one pass over the listing's local-memory instructions would move, a stack array included.
+    Spills are estimated: the bytes that one pass over the listing's local-memory instructions moves,
+    including accesses to stack arrays.
     """
     usage = _run([str(cuobjdump().path), "-res-usage", cubin.name], cubin.parent, cubin.stem)
     listing = _listing(cubin)
-    found = _RESOURCES.search(usage)
-    if found is None:
+    resources = _RESOURCES.search(usage)
+    if resources is None:
         raise CompileError(
             cubin.stem,
             expected="a resource record",
@@ -307,35 +313,35 @@ def inspect_cubin(cubin: Path) -> tuple[AssemblerReport, dict[str, int]]:
         moved[name] += int(width or 32) // 8
     barriers = re.search(r"SHF_BARRIERS=(\d+)", listing)
     return AssemblerReport(
-        registers=int(found[1]),
+        registers=int(resources[1]),
         spill_stores=moved["STL"],
         spill_loads=moved["LDL"],
-        stack=int(found[2]),
+        stack=int(resources[2]),
         barriers=int(barriers[1]) if barriers else 0,
-        static_smem=max(0, int(found[3]) - RESERVED_SMEM),
+        static_smem=max(0, int(resources[3]) - RESERVED_SMEM),
     ), _counted(listing)
 
 
 def _listing(cubin: Path) -> str:
-    """The SASS of a cubin, which is refused where ptxas has lost a value."""
-    # Without the analysis that names the targets of indirect branches, which nothing here reads.
+    """The SASS of a cubin; refuses a cubin in which ptxas has lost a value."""
+    # -ndf skips the dataflow analysis that names the targets of indirect branches: nothing here reads them.
     listing = _run([str(nvdisasm().path), "-c", "-ndf", cubin.name], cubin.parent, cubin.stem)
     if (lost := _lost_predicate(listing)) is not None:
         raise CompileError(
             cubin.stem,
             expected="code that keeps its uniform predicates across setmaxnreg.inc",
             got=f"a value in {lost} that ptxas saves only after USETMAXREG has overwritten it",
-            fix="compare less before the setmaxnreg and again behind it (a shuffle keeps the two apart)",
+            fix="compare less before the setmaxnreg and again after it (a shuffle keeps the two apart)",
             code=LOST,
         )
     return listing
 
 
 def _lost_predicate(listing: str) -> str | None:
-    """A uniform predicate that held a value when USETMAXREG wrote it, and gets back what was saved too late.
+    """The uniform predicate, if any, that is live across USETMAXREG and restored from a copy made too late.
 
-    With all seven live across a setmaxnreg.inc, ptxas 13.0 frees one for the instruction's result but saves it behind
-    the instruction instead of in front of it: what it restores is the result.
+    If all seven are live across a setmaxnreg.inc, ptxas 13.0 frees one for the instruction's result, but
+    saves it after the instruction instead of before, so that the result is what it later restores.
     """
     for predicate, until_retry in _TRY_ALLOC.findall(listing):
         results, restored = {predicate}, False
@@ -373,7 +379,7 @@ def tmem_columns(ptx: str) -> int:
 
 
 def of_the_machine(error: BaseException) -> bool:
-    """Whether an exception, or what caused it, tells of this machine and not of what was compiled."""
+    """Whether an exception, or a cause of it, concerns this machine and not what was compiled."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (OSError, MemoryError, ImportError)):

@@ -1,6 +1,6 @@
-"""A compile worker: one JSON job a line on standard input, one JSON reply a line on what was standard output.
+"""A compile worker: a JSON job on each line of standard input, a JSON reply on each line of standard output.
 
-Whatever a DSL prints goes to standard error, which the pool keeps for the case that the worker dies.
+What a DSL prints goes to standard error instead, and the pool reports it if the worker dies.
 """
 
 from __future__ import annotations

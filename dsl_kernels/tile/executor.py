@@ -264,6 +264,8 @@ class Executor:
                 return self._inboxes(argument)
             words = self._run.operands[pipe.through].view(-1).view(torch.float32)
             return words[words_of(self.schedule, pipe.through)[1][pipe.name] :]
+        if isinstance(argument, t.Global) and argument.peers:
+            return self._run.peered(argument.name, argument.peers)
         return self._argument(argument)
 
     def _inboxes(self, sender: t.Sender) -> threads.Inboxes:

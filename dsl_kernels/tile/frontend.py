@@ -14,7 +14,7 @@ or
   `Changes` set the caller's variable.
 - `and`, `or`, `not` and `a < b < c` over conditions of the kernel are conditions of the kernel.
 
-Code that looks right but would be recorded wrongly is refused at its line: docs/declaring.md has the table.
+Code that looks right but would be recorded wrongly is refused at its line: docs/statements.md has the table.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import torch
 
 from ..arch import ArchSpec
 from ..errors import ScheduleError
+from ..peers import views
 from . import threads
 from .cta import DEVICE, ClusterBarrier, Cta, reader_key
 from .executor import Executor
@@ -52,7 +53,16 @@ class Run:
         self.texts = self.text.memo.setdefault(threads.Texts, threads.Texts())
         # CTAs that have not started.
         self.pending: deque[tuple[int, ...]] = deque()
+        self._peered: dict[str, threads.Peered] = {}
         self.admitted: dict[tuple[int, ...], dict[tuple[int, ...], Cta]] = defaultdict(dict)
+
+    def peered(self, name: str, peers: str) -> threads.Peered:
+        """An operand as every rank holds it."""
+        if name not in self._peered:
+            own, distances = self.operands[name], self.operands[peers]
+            each = views(own, distances)
+            self._peered[name] = threads.Peered(own, each, distances.tolist())
+        return self._peered[name]
 
     def group_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """The coordinates that a CTA shares with its group, which identify it."""

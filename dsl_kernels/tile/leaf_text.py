@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..dtypes import DTYPES
 from ..errors import DeclarationError, DslKernelError
 from . import places
 from . import text as t
@@ -57,6 +58,7 @@ class Array(t.Memory):
         staged: the buffer is one of several stages.
         first: where this is a group of registers, the number of its first one.
         strides: of an operand whose rows need not be contiguous, the strides of all axes but the last.
+        peers: other ranks hold such an operand too.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Array(t.Memory):
     staged: bool = False
     first: Value = 0
     strides: tuple[Expr, ...] = ()
+    peers: bool = False
 
     def __getitem__(self, index: Index) -> Expr:
         return Expr("element", (self, *_places(index)), self.dtype)
@@ -132,7 +135,23 @@ class Array(t.Memory):
             )
         pitches = self.strides if pitch is None else _places(pitch)
         self.recorder.say(Line(title, self, rows, pitches, first, wide, strided=pitch is None))
+        if self.line is not None and not self.line[1]:
+            return replace(
+                self, name=title, line=(self.line[0], rows, t.fold(self.line[2] + first, {})), wide=wide
+            )
         return replace(self, name=title, line=(self, rows, first), wide=wide)
+
+    def of_peer(self, title: str, distance: Expr) -> Array:
+        """The same operand on another rank, so many bytes from this one's."""
+        if not self.peers or self.line is not None:
+            raise DeclarationError(
+                f"{self.name}.of_peer in the text of a leaf",
+                expected="a whole operand that other ranks hold too",
+                got="a part of one" if self.line else "memory of this rank",
+                fix="name the operand of distances as its `peers` in its OperandSpec",
+            )  # fmt: skip
+        elements = distance >> DTYPES[self.dtype].bytes.bit_length() - 1
+        return self.part(title, elements)
 
     def part(self, title: str, first: Value) -> Array:
         """The rest of the array, from element `first` on, under the name `title`."""
@@ -332,7 +351,7 @@ def memory_of(title: str, argument: Any, schedule: Schedule | None, m: LeafRecor
         return replace(argument, name=title, recorder=m, line=None, wide=True, strides=())
     if isinstance(argument, t.Global):
         strides = tuple(t.name(f"{title}_stride_{axis}") for axis in range(len(argument.strides)))
-        return Array(title, argument.dtype, "global", 0, m, strides=strides)
+        return Array(title, argument.dtype, "global", 0, m, strides=strides, peers=bool(argument.peers))
     if isinstance(argument, t.Sender):
         return Array(title, "float32", "global", 0, m)
     if schedule is None:

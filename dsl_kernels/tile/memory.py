@@ -68,11 +68,14 @@ class Global(Memory):
     """A whole operand in global memory.
 
     `strides` names the dims that are the strides of all axes but the last, for DSLs that pass addresses.
+    `peers` names the operand with the distances at which other ranks hold theirs; empty where only this rank
+    has it.
     """
 
     name: str
     strides: tuple[str, ...] = ()
     dtype: str = "int32"
+    peers: str = ""
 
     def span(
         self,

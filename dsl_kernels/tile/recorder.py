@@ -87,6 +87,7 @@ class Recorder:
         self.operands = operands = tuple(operands)
         self._dtypes = {spec.name: spec.dtype for spec in operands}
         self._strides = {spec.name: tuple(map(str, spec.layout[:-1])) for spec in operands if spec.layout}
+        self._peers = {spec.name: spec.peers for spec in operands}
         self._begin()
 
     @property
@@ -149,7 +150,8 @@ class Recorder:
 
     def operand(self, text: str) -> Global:
         """An operand in global memory, with the strides that the problem declares."""
-        return Global(text, self._strides.get(text, ()), self._dtypes.get(text, "int32"))
+        dtype = self._dtypes.get(text, "int32")
+        return Global(text, self._strides.get(text, ()), dtype, self._peers.get(text, ""))
 
     def block(self, axis: int) -> Expr:
         """This CTA's coordinate on a grid axis."""

@@ -74,6 +74,46 @@ class Place:
         return index
 
 
+class Peered:
+    """An operand that every rank holds: an index past this rank's elements reaches another rank's elements.
+
+    Args:
+        own: this rank's.
+        each: every rank's, of the same shape and strides.
+        distances: how many bytes from this rank's each lies.
+    """
+
+    def __init__(self, own: torch.Tensor, each: list[torch.Tensor], distances: list[int]) -> None:
+        self.shape, self.stride, self.dim = own.shape, own.stride, own.dim
+        self.memory = torch.cat([elements(tensor) for tensor in each])
+        self.size = elements(own).numel()
+        self.firsts = [distance // own.element_size() for distance in distances]
+
+
+@dataclass(frozen=True)
+class PeerPlace(Place):
+    """Where elements lie on any rank."""
+
+    peered: Any = None
+
+    def of(self, taken: torch.Tensor | None, count: int = 1) -> torch.Tensor:
+        peered: Peered = self.peered
+        found = torch.full_like(self.index, -1)
+        for rank, first in enumerate(peered.firsts):
+            inside = (self.index >= first) & (self.index + count <= first + peered.size)
+            found = torch.where(inside, self.index - first + rank * peered.size, found)
+        if taken is not None:
+            found = torch.where(taken, found, 0)
+        if bool((found < 0).any()):
+            raise ScheduleError(
+                f"memory {self.name} of a leaf",
+                expected=f"an index of {len(peered.firsts)} ranks' {peered.size} elements",
+                got=f"{int(self.index[found < 0][0])} elements from this rank's first",
+                fix="go by the distances of the ranks, and touch what is there only",
+            )
+        return found
+
+
 @dataclass(frozen=True)
 class Inboxes:
     """The same slot in every CTA of the group, and the function that counts bytes arriving at one of them."""
@@ -253,6 +293,8 @@ def _place(array: Array, index: Iterable[Value]) -> Callable[[Threads], Place]:
 
     def place(at: Threads) -> Place:
         memory = at.scope[array.name]
+        if isinstance(memory, Peered):
+            return PeerPlace(memory.memory, at.spread(index_of(at)), array.name, memory)
         flat = memory if isinstance(memory, list) else elements(memory)
         return Place(flat, at.spread(index_of(at)), array.name)
 

@@ -1,7 +1,8 @@
 """Timing primitives: medians over CUDA-graph replays, with inputs that rotate past the L2.
 
-A call is captured many times into one graph, so that launch gaps of the host are not in the figure. Every
-turn of a rotation uses other inputs; once they together touch `ROTATION_BYTES`, none finds its data in the L2.
+A call is captured many times into one graph, so that the host's launch gaps do not count. Each turn of a
+rotation uses its own inputs; when all turns together touch `ROTATION_BYTES`, no turn finds its data in the
+L2.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from ..errors import CacheError, ExecutorUnavailableError, InvalidArgumentError
 
 ROTATION_BYTES = 200 << 20
 MAX_TURNS = 64
-# A graph shorter than this is replicated: its start would weigh in the figure.
+# The calls are captured repeatedly until a graph takes this long, so that the start of a graph does not
+# matter.
 GRAPH_US = 1000.0
 MAX_COPIES = 64
 REPLAYS = 30
@@ -50,10 +52,10 @@ class Timing:
 
 
 def require_gpu() -> str:
-    """Name of the GPU that is timed.
+    """The name of the current GPU.
 
     Raises:
-        ExecutorUnavailableError: there is none.
+        ExecutorUnavailableError: there is no GPU.
     """
     import torch
 
@@ -69,7 +71,7 @@ def require_gpu() -> str:
 
 @checked
 def turns(touched_bytes: float, limit: int = MAX_TURNS) -> int:
-    """Sets of inputs to rotate so that together they pass the L2."""
+    """How many sets of inputs a rotation needs so that together they exceed the L2; at most `limit`."""
     require_range("touched_bytes", touched_bytes, 0, 2**63)
     require_range("limit", limit, 1, 2**31)
     return max(1, min(limit, -(-ROTATION_BYTES // max(1, int(touched_bytes)))))
@@ -77,9 +79,9 @@ def turns(touched_bytes: float, limit: int = MAX_TURNS) -> int:
 
 @checked
 def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Timing:
-    """Time of one call, where `calls` are turns of a rotation.
+    """Time one call; `calls` are the turns of a rotation.
 
-    Every call runs once before the capture, so that nothing compiles, loads or grows inside it.
+    Every call runs once before the capture, so that nothing is compiled, loaded or allocated in it.
 
     Raises:
         ExecutorUnavailableError: there is no GPU.
@@ -107,9 +109,9 @@ def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Timing:
 
 @dataclass(frozen=True)
 class Paired:
-    """Two calls timed in turns: microseconds of each, b over a, and the band in which that ratio is noise.
+    """Two calls timed in alternation: microseconds of each, the ratio b / a, and the noise of that ratio.
 
-    `verdict` is "differs" when the ratio lies outside 1 +- noise, else "within noise".
+    `verdict` is "differs" when the ratio is outside 1 +- noise, else "within noise".
     """
 
     a_us: float
@@ -124,10 +126,11 @@ class Paired:
 
 
 def paired(a: Sequence[Call], b: Sequence[Call], *, rounds: int = 21) -> Paired:
-    """Time two calls against each other, where each is given as the turns of a rotation.
+    """Time two calls against each other; each is given as the turns of a rotation.
 
-    Three graphs take turns within a round: a, b, and a captured once more. How far the two graphs of a lie apart is
-    what capture, placement and clocks do to a time here; a difference of b within that says nothing.
+    Three graphs alternate within a round: a, b, and a second capture of a. The difference between the two
+    captures of a is the noise of capture, placement and clocks; a difference of b within this noise means
+    nothing.
     """
     import torch
 
@@ -147,7 +150,7 @@ def paired(a: Sequence[Call], b: Sequence[Call], *, rounds: int = 21) -> Paired:
 
 
 def compared(a: Sequence[float], b: Sequence[float], again: Sequence[float]) -> Paired:
-    """The comparison of times that were taken in the same rounds; `again` is a second series of a."""
+    """Compare times taken in the same rounds; `again` is the second series of a."""
     ratios = sorted(y / x for x, y in zip(a, b, strict=True))
     null = sorted(z / x for x, z in zip(a, again, strict=True))
     ratio = statistics.median(ratios)
@@ -163,15 +166,19 @@ ROUNDS, ROUND_REPLAYS = 3, 10
 def in_turns(
     contenders: Mapping[str, Sequence[Call]], *, rounds: int = ROUNDS, failed: dict[str, str] | None = None
 ) -> dict[str, list[float]]:
-    """Microseconds of one call of each contender, given as the turns of a rotation: a median a round, in which all take turns.
+    """Time contenders in alternation: the median microseconds of one call in each round, by contender.
 
-    Each round begins with another contender, so that none always finds the chip that the same one left warm.
+    Each round begins with another contender, so that none always runs on the chip that the same one left
+    warm.
 
     Args:
-        failed: takes the error of each contender that cannot be captured, which is then left out; without it one raises.
+        contenders: Name -> the turns of its rotation.
+        rounds: How many rounds.
+        failed: Receives the error of each contender that cannot be captured, which is then left out. Without
+            it the error is raised.
 
     Raises:
-        InvalidArgumentError: a contender without calls, or no rounds.
+        InvalidArgumentError: a contender has no calls, or there are no rounds.
         ExecutorUnavailableError: there is no GPU.
     """
     import torch
@@ -200,7 +207,7 @@ def in_turns(
 
 
 def _half_width(ordered: Sequence[float]) -> float:
-    """Half of the 95 % confidence interval of the median, from the ranks."""
+    """Half the width of the median's 95 % confidence interval, from ranks."""
     count = len(ordered)
     reach = 0.98 * count**0.5
     low, high = max(0, int(count / 2 - reach)), min(count - 1, int(count / 2 + reach))
@@ -208,7 +215,7 @@ def _half_width(ordered: Sequence[float]) -> float:
 
 
 def _fitting_graph(calls: Sequence[Call], stream: Any) -> tuple[Any, int]:
-    """A graph of the calls that is long enough to time, and how many calls it holds; each has run before."""
+    """A graph of the calls that is long enough to time, and its number of calls; runs each call first."""
     import torch
 
     stream.wait_stream(torch.cuda.current_stream())
@@ -227,7 +234,7 @@ def _fitting_graph(calls: Sequence[Call], stream: Any) -> tuple[Any, int]:
 
 @lru_cache(maxsize=8)
 def _stream(device: int) -> Any:
-    """The stream that everything is timed on: ops keep scratch memory for every stream they see."""
+    """One stream for all timing: ops keep scratch memory for every stream that they see."""
     import torch
 
     return torch.cuda.Stream(device)
@@ -237,8 +244,8 @@ def _captured(calls: Sequence[Call], copies: int, stream: Any) -> Any:
     import torch
 
     graph = torch.cuda.CUDAGraph()
-    # A former graph that is collected while this one is captured would end the capture. (`torch.cuda.graph` collects on
-    # entry and gives all unused memory back, 0.1 s a capture.)
+    # Collecting an earlier graph during the capture would end it. (`torch.cuda.graph` instead collects on
+    # entry and frees all unused memory, which takes 0.1 s per capture.)
     gc.disable()
     try:
         with torch.cuda.stream(stream):
@@ -255,7 +262,7 @@ def _captured(calls: Sequence[Call], copies: int, stream: Any) -> Any:
 
 
 def _replayed(graph: Any, stream: Any, count: int) -> list[float]:
-    """Microseconds of each of `count` replays, after one that is not counted."""
+    """Microseconds of each of `count` replays, after one warm-up replay."""
     import torch
 
     events = [
@@ -276,9 +283,9 @@ SUSTAINED_SECONDS = 1.0
 
 @checked
 def sustained(calls: Sequence[Call], *, seconds: float = SUSTAINED_SECONDS) -> dict[str, Any]:
-    """Time of one call while the GPU is busy with them for a second, and the clocks and watts in the middle of it.
+    """Time one call while the GPU runs such calls for `seconds`; reads clocks and watts in the middle.
 
-    A short run ends before the power limit lowers the clocks; calls that follow each other in a server do not.
+    A short run ends before the power limit lowers the clocks; the back-to-back calls of a server do not.
     """
     import torch
 
@@ -294,7 +301,7 @@ def sustained(calls: Sequence[Call], *, seconds: float = SUSTAINED_SECONDS) -> d
                 middle.record(stream)
             graph.replay()
         end.record(stream)
-    # All of it waits in the stream, so the GPU stays busy while the clocks are read.
+    # All replays are queued in the stream, so the GPU stays busy while the clocks are read.
     middle.synchronize()
     seen = clocks()
     stream.synchronize()
@@ -306,7 +313,10 @@ CLOCKS = ("sm_mhz", "mem_mhz", "watts", "celsius")
 
 
 def clocks() -> dict[str, float] | None:
-    """Clocks in MHz, watts and degrees of the current GPU, from NVML or nvidia-smi; None where neither answers."""
+    """Clocks (MHz), power (W) and temperature (C) of the current GPU, by `CLOCKS`.
+
+    NVML or nvidia-smi gives them; None where neither answers.
+    """
     try:
         import torch
 
@@ -329,7 +339,7 @@ def _from_nvml(uuid: str) -> dict[str, float] | None:
         )
         return dict(zip(CLOCKS, map(float, figures), strict=True))
     except Exception:
-        # Not installed, or a driver, container or card that does not say: a figure is never worth a run.
+        # NVML is missing, or the driver, container or card does not answer: do not fail a run over clocks.
         return None
 
 
@@ -343,7 +353,7 @@ def _from_smi(uuid: str) -> dict[str, float] | None:
 
 
 def environment() -> dict[str, Any]:
-    """What a figure depends on besides the code: GPU, driver, versions, commit, command and date."""
+    """What a measurement depends on: GPU, driver, versions, commit, command and date."""
     import torch
 
     from .. import __version__, backends
@@ -358,8 +368,8 @@ def environment() -> dict[str, Any]:
         "torch_cuda": torch.version.cuda,
         "versions": {name: version(name) for name in ("triton", "cuda-bindings")},
     }
-    for _, found in backends.toolchains():
-        facts["versions"] |= found if isinstance(found, dict) else {found.subject: None}
+    for _, chain in backends.toolchains():
+        facts["versions"] |= chain if isinstance(chain, dict) else {chain.subject: None}
     if torch.cuda.is_available():
         facts |= {"gpu": torch.cuda.get_device_name(), "driver": driver_version()}
     return facts
@@ -367,7 +377,7 @@ def environment() -> dict[str, Any]:
 
 @checked
 def command(argv: list[str]) -> str:
-    """The command that runs, as typed in a checkout; absolute paths are cut to their last part."""
+    """The running command as one would type it in a checkout; absolute paths keep only their last part."""
     if not argv:
         raise InvalidArgumentError(
             "argv", expected="a program and its arguments", got="nothing", fix="pass sys.argv"
@@ -384,7 +394,7 @@ def command(argv: list[str]) -> str:
 
 @checked
 def version(package: str) -> str | None:
-    """Installed version of a package, without importing it."""
+    """The installed version of a package, without importing it; None where it is not installed."""
     try:
         return metadata.version(package)
     except (metadata.PackageNotFoundError, ValueError):
@@ -392,30 +402,26 @@ def version(package: str) -> str | None:
 
 
 def checkout() -> Path | None:
-    """Root of the source tree this package runs from; None when it is installed."""
+    """The root of the source tree that this package runs from; None when it is installed."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "pyproject.toml").is_file() and (root / "templates").is_dir() else None
 
 
 def commit() -> str | None:
-    """Commit of the source tree, with a + where files differ from it; what runs write into `results` counts as none of them."""
+    """The source tree's commit, with a + where files outside `results` differ from it; None without git."""
     root = checkout()
     if root is None:
         return None
-    head = _output("git", "-C", str(root), "rev-parse", "--short=12", "HEAD")
+    git = ("git", "-C", str(root))
+    head = _output(*git, "rev-parse", "--short=12", "HEAD")
     if head is None:
         return None
-    return head + (
-        "+"
-        if _output(
-            "git", "-C", str(root), "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results"
-        )
-        else ""
-    )  # fmt: skip
+    changed = _output(*git, "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
+    return f"{head}+" if changed else head
 
 
 def driver_version() -> str | None:
-    """Version of the NVIDIA driver."""
+    """The version of the NVIDIA driver; None where nvidia-smi does not answer."""
     text = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return text.splitlines()[0] if text else None
 
@@ -429,10 +435,10 @@ def _output(*command: str) -> str | None:
 
 
 def append(path: Path, text: str) -> None:
-    """Add text to a file at once; a line that a killed run left without its end is ended first.
+    """Append text to a file in one write, after a newline if a killed run left an unfinished line.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
@@ -445,10 +451,10 @@ def append(path: Path, text: str) -> None:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The records of a file of JSON lines; none without a file. Lines that are no record are left out.
+    """The records of a file of JSON lines; empty without the file. Lines that are no record are skipped.
 
     Raises:
-        CacheError: it cannot be read.
+        CacheError: the file cannot be read.
     """
     try:
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
@@ -456,19 +462,19 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         raise CacheError(
             str(path), expected="a file that can be read", got=str(error), fix="name another file"
         ) from None
-    found = []
+    rows = []
     for line in lines:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 class Records:
-    """JSON lines: one record a measurement, each with the environment it was made in.
+    """JSON lines: one record per measurement, each with its environment.
 
     Raises:
         CacheError: the file cannot be written.
@@ -484,7 +490,7 @@ class Records:
 
     @checked
     def add(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Keep a record, and append it to the file at once: a run cut short leaves what it measured."""
+        """Add a record, and append it to the file at once: an interrupted run keeps its measurements."""
         text = as_json("row", {**row, "environment": self.environment})
         self.rows.append(row)
         if self._path is not None:

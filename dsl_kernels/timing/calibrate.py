@@ -1,8 +1,8 @@
-"""What the memory of this GPU allows: rows fetched by every way the GPU has, of which the fastest is the ceiling.
+"""The limits of this GPU's memory: rows are fetched in every way that it has, and the fastest is the ceiling.
 
-The kernels (`ceilings.cu`) do nothing but fetch rows. They are compiled by NVRTC when they are first measured, so that
-every run compares its kernels with the ceiling of the same card on the same day. `calibrate` records the curve of a
-card: row bytes x footprint x bytes in flight x order.
+The kernels (`ceilings.cu`) only fetch rows. NVRTC compiles them at their first measurement, so every run
+compares its kernels with the ceiling of the same card on the same day. `calibrate` records the curve of a
+card over row bytes, footprint, bytes in flight and order.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from .cuda import Module
 
 SOURCE = Path(__file__).with_name("ceilings.cu")
 STAGES = 5
-# Shape of the asynchronous copies and of the plain loads that one warp has in flight, in 16-byte chunks a lane.
+# What one warp has in flight, in 16-byte chunks per lane: DEPTH groups of UNROLL asynchronous copies, or
+# LOADS loads.
 DEPTH, UNROLL, LOADS = 4, 4, 8
 DEFINES = {"STAGES": STAGES, "DEPTH": DEPTH, "UNROLL": UNROLL, "LOADS": LOADS}
 ASYNC_WARP, LOADS_WARP = DEPTH * UNROLL * 512, LOADS * 512
 BULK_BLOCKS = 2
 PIECE = 512
 READ_ROW = 8192
-# Ids of a list that a warp takes at a time.
+# How many ids of a list a warp takes at a time.
 LIST_GROUP = 4
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to fetch rows: a method of `METHODS`, the bytes that an SM shall have in flight, and how rows are dealt out.
+    """One way to fetch rows: a method of `METHODS`, bytes in flight per SM, and how rows are spread over SMs.
 
-    By `lists` (not by bulk copies) a block walks whole rows of two-dimensional ids, else neighbouring ids go to other SMs.
+    With `lists` (not for bulk copies) a block walks whole rows of two-dimensional ids; otherwise adjacent ids
+    go to different SMs.
     """
 
     method: str
@@ -46,7 +48,7 @@ class Setting:
     lists: bool = False
 
     def launch(self, row_bytes: int, rows: int, sms: int) -> tuple[str, int, int, int, int]:
-        """Kernel, rows a warp takes at a time, blocks an SM, threads a block, dynamic shared memory a block."""
+        """Kernel, rows per warp and round, blocks per SM, threads per block, shared memory per block."""
         if self.method in ("bulk_rows", "bulk_pieces"):
             stage = self.in_flight // (BULK_BLOCKS * STAGES)
             group = max(1, min(32, stage // row_bytes, -(-rows // (BULK_BLOCKS * sms))))
@@ -55,20 +57,20 @@ class Setting:
         warps = max(1, self.in_flight // (ASYNC_WARP if asynchronous else LOADS_WARP))
         blocks = -(-warps // 16)
         warps //= blocks
-        # Of a list few at a time, so that a block's warps stay together.
+        # Take few rows of a list at a time, so that a block's warps stay close together.
         group = max(1, min(LIST_GROUP if self.lists else 32, -(-rows // (blocks * warps * sms))))
         name = "gather_async" if asynchronous else "gather_loads"
         return name, group, blocks, 32 * warps, warps * ASYNC_WARP if asynchronous else 0
 
     def stretch(self, group: int, threads: int, length: int) -> int:
-        """How many ids a block walks side by side, of lists of that length; 0 where neighbouring ids go to other SMs.
+        """The length of the lists that a block walks whole; 0 where adjacent ids go to different SMs.
 
-        Lists that are no whole rounds of a block's warps are dealt out like others.
+        Lists whose length is not a multiple of what a block's warps take in a round are not walked whole.
         """
         return length if self.lists and length % (group * threads // 32) == 0 else 0
 
 
-# Every method at the depths among which its best was found.
+# Every method, at the depths that turned out best for it.
 SETTINGS = (
     *(Setting("bulk_rows", size << 10) for size in (48, 96, 192)),
     *(Setting("bulk_pieces", size << 10) for size in (96, 192)),
@@ -85,7 +87,8 @@ def gather(cache: dict[str, torch.Tensor], ids: torch.Tensor, setting: Setting) 
     Widths and strides are whole 16-byte chunks.
 
     Raises:
-        InvalidArgumentError: no cache or more than two, another rank or type, or not all on one GPU.
+        InvalidArgumentError: there is no cache or more than two, or a tensor has another rank or type or is
+            not on the GPU.
     """
     if not 1 <= len(cache) <= 2:
         raise InvalidArgumentError(
@@ -102,10 +105,10 @@ def gather(cache: dict[str, torch.Tensor], ids: torch.Tensor, setting: Setting) 
 
 @checked
 def read(buffer: torch.Tensor, setting: Setting) -> None:
-    """Read a contiguous buffer from its start to its last whole row of 8 KB.
+    """Read the whole 8 KiB rows of a contiguous buffer.
 
     Raises:
-        InvalidArgumentError: not contiguous, or not on a GPU.
+        InvalidArgumentError: the buffer is not contiguous, or not on a GPU.
     """
     _require_cuda("buffer", buffer, buffer.is_contiguous(), "a contiguous buffer")
     rows = buffer.numel() * buffer.element_size() // READ_ROW
@@ -115,10 +118,11 @@ def read(buffer: torch.Tensor, setting: Setting) -> None:
 def fastest(
     make: Callable[[Setting], Sequence[Callable[[], Any]]], replays: int = 30
 ) -> tuple[float, Setting]:
-    """Microseconds of the fastest setting of a ceiling under a CUDA graph, and that setting.
+    """The fastest setting of a ceiling under a CUDA graph: its microseconds, and the setting.
 
     Args:
-        make: the turns of a rotation for a setting.
+        make: Gives the turns of a rotation for a setting.
+        replays: Replays of the two best settings; the others get four.
     """
     from . import bench
 
@@ -135,7 +139,7 @@ def fastest(
 ROW_BYTES = (16, 32, 64, 128, 256, 512, 656, 1152, 2048, 4096, 8192)
 FOOTPRINTS = (16 << 20, 128 << 20, 512 << 20, 4 << 30)
 ORDERS = ("random", "sorted")
-# Bytes that one measured launch fetches, at most so many rows.
+# Bytes that one measured launch fetches, and the most rows.
 FETCHED, MOST_ROWS = 256 << 20, 4 << 20
 LAUNCHES = 6
 
@@ -148,10 +152,13 @@ def calibrate(
     """Measure the ceilings of the current GPU.
 
     Args:
-        on_point: called after each point, for progress.
+        row_bytes: Widths of rows to measure.
+        footprints: Bytes of the buffers to fetch from; those beyond half of the free memory are skipped.
+        on_point: Called after each point, to show progress.
 
     Raises:
-        LaunchError, ToolchainError: a kernel does not compile or launch.
+        LaunchError: a kernel does not launch.
+        ToolchainError: a kernel does not compile.
     """
     from . import bench
 
@@ -182,18 +189,19 @@ def _points(buffer: torch.Tensor, width: int, footprint: int) -> Iterator[Point]
     drawn = torch.randint(held, (count,), generator=generator, device=buffer.device, dtype=torch.int32)
     for order in ORDERS:
         ids = drawn if order == "random" else drawn.sort().values
-        found = [(_rate(partial(gather, {"rows": rows}, ids, s), count * width), s) for s in SETTINGS]
-        rate, setting = max(found, key=lambda item: item[0])
-        best = {name: round(max(r for r, s in found if s.method == name), 1) for name in METHODS}
+        rates = [(_rate(partial(gather, {"rows": rows}, ids, s), count * width), s) for s in SETTINGS]
+        rate, setting = max(rates, key=lambda item: item[0])
+        best = {name: round(max(r for r, s in rates if s.method == name), 1) for name in METHODS}
         yield Point(width, footprint, order, round(rate, 1), setting.method, setting.in_flight, best)
 
 
 def _rate(call: Callable[[], None], moved: float) -> float:
-    """GB/s of a call, the best of a few launches in a row behind one that is not counted."""
+    """GB/s of a call: the better of two series of back-to-back launches, each after a warm-up launch."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     best = 0.0
     for _ in range(2):
-        # While it runs, the host gets ahead: else the first event would wait for the first launch to be made.
+        # The host gets ahead while this launch runs; otherwise the first event would include the launch
+        # latency.
         call()
         begin.record()
         for _ in range(LAUNCHES // 2):
@@ -224,18 +232,21 @@ def _launch(
     wide = ctypes.c_longlong
     stretch = setting.stretch(group, threads, ids.shape[1] if ids is not None and ids.dim() == 2 else 0)
     second_width, second_stride = (widths[1], strides[1]) if len(widths) > 1 else (0, 0)
-    arguments = [first, second, ids, wide(rows), group, widths[0], second_width, wide(strides[0]), wide(second_stride)]  # fmt: skip
+    arguments = [
+        first, second, ids, wide(rows), group, widths[0], second_width, wide(strides[0]), wide(second_stride),
+    ]  # fmt: skip
     if name == "gather_bulk":
         arguments.append(PIECE if setting.method == "bulk_pieces" else max(widths))
     else:
         arguments += [stretch, *([sink] if name == "gather_loads" else [])]
     grid = max(1, min(blocks * module.sms, -(-rows // (stretch or group))))
-    # In a graph as the kernels that they are compared with; one by one it would cost the host more than a small fetch takes.
+    # In a graph, launch like the kernels that are compared with the ceiling. Outside of one, a dependent
+    # launch costs the host more time than a small fetch takes.
     dependent = torch.cuda.is_current_stream_capturing()
     module.launch(name, grid, threads, arguments, shared, dependent=dependent)
 
 
 @lru_cache(maxsize=8)
 def _module(device: int) -> tuple[Module, torch.Tensor]:
-    """The kernels on a GPU, and memory that they never write."""
+    """The kernels on a GPU, and the sink that they never write."""
     return Module(SOURCE, DEFINES, device), torch.zeros(1, dtype=torch.int32, device=f"cuda:{device}")

@@ -1,9 +1,10 @@
-// Kernels that do nothing but fetch rows, each by another way of the GPU: the fastest of them is the ceiling.
+// Kernels that only fetch rows, each in another way that the GPU has; the fastest one is the ceiling.
 //
-// Rows are those that `ids` names (-1: none), or all in order where there is no list. A row is `first_bytes` at
-// first + id * first_stride and, where second_bytes is not zero, as many at second + id * second_stride. Widths are
-// whole 16-byte chunks. A warp takes `group` (at most 32) rows at a time, so that few rows still reach every SM.
-// In a graph they are dependent launches, as the kernels that they are compared with: set up while the one before drains.
+// The rows are those that `ids` names (-1: none), or all in order without a list. A row is first_bytes bytes
+// at first + id * first_stride and second_bytes bytes (perhaps none) at second + id * second_stride. Widths
+// are multiples of 16 bytes. A warp takes `group` (at most 32) rows at a time, so that even few rows are
+// spread over all SMs. In a graph the kernels are programmatic dependent launches, like the kernels that they
+// are compared with: each sets up while its predecessor drains.
 
 struct Rows {
   const char* first;
@@ -23,9 +24,10 @@ __device__ __forceinline__ int id_of(const Rows& r, long long at, int lane) {
   return mine ? (r.ids ? r.ids[at + lane] : (int)(at + lane)) : -1;
 }
 
-// Which groups of rows a warp takes. Dealt out, neighbouring groups go to other SMs: few rows must not meet on one. With a
-// `stretch` each block walks whole lists of so many rows, as kernels do whose CTAs have a query each: where lists are
-// sorted, all blocks then come to like rows at like times, and the L2 has what another block has asked for.
+// Which groups of rows a warp takes. By default adjacent groups go to different SMs, so that even few rows
+// use all SMs. With a `stretch` each block walks whole lists of this many rows, as kernels do whose CTAs have
+// one query each. With sorted lists, all blocks then read similar rows at similar times, and find in the L2
+// what another block has read.
 struct Deal {
   long long count, stretch, begin, step, first, end, at;
   __device__ __forceinline__ Deal(const Rows& r, int warp, int warps, int stretch)
@@ -45,7 +47,7 @@ struct Deal {
   }
 };
 
-// Walks the chunks of a group of rows with stride 32: the lane's k-th chunk is chunk lane + 32 k.
+// Walks the 16-byte chunks of a group of rows with stride 32: the lane's k-th chunk is chunk lane + 32 k.
 struct Walk {
   int row, column, chunks, whole, rest;
   __device__ __forceinline__ Walk(int lane, int chunks)
@@ -63,14 +65,14 @@ __device__ __forceinline__ const char* chunk_at(const Rows& r, int id, int colum
                               : r.second + id * r.second_stride + (byte - r.first_bytes);
 }
 
-#define ROWS_PARAMETERS                                                                                       \
-  const char *first, const char *second, const int *ids, long long count, int group, int first_bytes,         \
+#define ROWS_PARAMETERS                                                                               \
+  const char *first, const char *second, const int *ids, long long count, int group, int first_bytes, \
       int second_bytes, long long first_stride, long long second_stride
 #define FOLLOW asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory")
 #define ROWS                                                                                  \
   const Rows r { first, second, ids, count, group, first_bytes, second_bytes, first_stride, second_stride }
 
-// Bulk copies into a ring of STAGES stages; one warp a block; `piece` bytes a copy at most.
+// Bulk copies into a ring of STAGES stages; one warp per block, at most `piece` bytes per copy.
 extern "C" __global__ void gather_bulk(ROWS_PARAMETERS, int piece) {
   ROWS;
   extern __shared__ __align__(128) char ring[];
@@ -122,7 +124,8 @@ extern "C" __global__ void gather_bulk(ROWS_PARAMETERS, int piece) {
   while (drained < use) wait(drained++);
 }
 
-// 16-byte asynchronous copies: a warp has DEPTH groups of UNROLL chunks a lane in flight, in shared memory of its own.
+// 16-byte asynchronous copies: each warp has DEPTH groups of UNROLL chunks per lane in flight, in its own
+// shared memory.
 extern "C" __global__ void gather_async(ROWS_PARAMETERS, int stretch) {
   ROWS;
   extern __shared__ __align__(128) char ring[];
@@ -155,7 +158,8 @@ extern "C" __global__ void gather_async(ROWS_PARAMETERS, int stretch) {
   asm volatile("cp.async.wait_group 0;" ::: "memory");
 }
 
-// Plain 16-byte loads, LOADS of them in flight a lane; `sink` is never written, but the compiler cannot know.
+// Plain 16-byte loads, LOADS of them in flight per lane; `sink` is never written, but the compiler cannot
+// know.
 extern "C" __global__ void gather_loads(ROWS_PARAMETERS, int stretch, unsigned* sink) {
   ROWS;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;

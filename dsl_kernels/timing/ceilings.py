@@ -1,4 +1,4 @@
-"""What a GPU was measured to allow: `dsl_kernels/tuned/<gpu>_ceilings.json`, written by `profile calibrate`."""
+"""Measured memory ceilings of a GPU: `tuned/<gpu>_ceilings.json`, written by `profile calibrate`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ METHODS = ("bulk_rows", "bulk_pieces", "cp_async", "loads")
 
 @dataclass(frozen=True)
 class Point:
-    """The fastest way found to fetch rows of `row_bytes` out of `footprint` bytes: GB/s, method, bytes in flight an SM.
+    """The fastest way found to fetch rows of `row_bytes` out of `footprint` bytes.
 
-    `by_method` keeps the best rate of each method, so that the minimum can be seen to be one.
+    `gbps` is its rate, `method` its method, `in_flight` its bytes in flight per SM. `by_method` keeps the
+    best rate of every method, to show how close the others come.
     """
 
     row_bytes: int
@@ -35,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Measured rates of one GPU: a sequential read out of DRAM and out of L2, and fetched rows (`points`)."""
+    """Measured rates of one GPU: a sequential read from DRAM and from the L2, and fetched rows (`points`)."""
 
     gpu: str
     dram_gbps: float
@@ -44,7 +45,7 @@ class Ceilings:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def gather_gbps(self, row_bytes: int, footprint: float, order: str = "random") -> float | None:
-        """Rate of fetching such rows, between the measured points by interpolation of logarithms; None without points."""
+        """The rate of fetching such rows, interpolated logarithmically; None without points."""
         held = [p for p in self.points if p.order == order] or list(self.points)
         if not held:
             return None
@@ -58,12 +59,12 @@ class Ceilings:
         return _between(curve, row_bytes)
 
     def to_json(self) -> str:
-        """Text of the committed file."""
+        """The text of the committed file."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1, sort_keys=True) + "\n"
 
 
 def _between(curve: Mapping[int, float], at: float) -> float:
-    """The curve's value at `at`, linear in the logarithm of the argument, flat outside."""
+    """The curve's value at `at`, linear in the logarithm of the argument and constant outside."""
     places = sorted(curve)
     at = min(max(at, places[0]), places[-1])
     for low, high in pairwise(places):
@@ -74,15 +75,15 @@ def _between(curve: Mapping[int, float], at: float) -> float:
 
 
 def path_of(gpu: str, folder: Path | None = None) -> Path:
-    """Where the ceilings of a GPU are kept."""
+    """The path of the ceilings of a GPU."""
     return (folder or TUNED) / f"{slug(gpu)}_ceilings.json"
 
 
 def read_ceilings(gpu: str, folder: Path | None = None) -> Ceilings | None:
-    """The recorded ceilings of a GPU; None when none were recorded.
+    """The recorded ceilings of a GPU; None without a record.
 
     Raises:
-        ArtifactError: the file is damaged or of another schema.
+        ArtifactError: the file is damaged or has another schema.
     """
     path = path_of(gpu, folder)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""A CUDA C++ file as launchable kernels: compiled by NVRTC for the GPU at hand, loaded into the context torch uses."""
+"""Launchable kernels of a CUDA C++ file, which NVRTC compiles for the current GPU; for torch's context."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SHARED_LIMIT = 200 << 10
 
 
 class Module:
-    """The `extern "C"` kernels of a file on one GPU.
+    """The `extern "C"` kernels of a file, on one GPU.
 
     Raises:
-        ToolchainError: NVRTC is missing, or refuses the file; quotes its log.
+        ToolchainError: NVRTC is missing or refuses the file; the error quotes its log.
         LaunchError: the driver refuses the code.
     """
 
@@ -33,7 +33,7 @@ class Module:
         self._functions: dict[str, Any] = {}
 
     def function(self, name: str) -> Any:
-        """The driver's handle of a kernel, allowed the shared memory of an SM."""
+        """The driver's handle of a kernel, which may use `SHARED_LIMIT` bytes of dynamic shared memory."""
         if name not in self._functions:
             driver = _driver()
             kernel = check(driver.cuLibraryGetKernel(self._library, name.encode()), name)
@@ -56,8 +56,16 @@ class Module:
         """Launch on torch's current stream.
 
         Args:
-            arguments: tensors and None (pointers), ctypes values, and plain ints (32 bits).
-            dependent: begin before the launch in front of it ends; the kernel itself waits for it.
+            name: The kernel.
+            grid: Blocks.
+            block: Threads per block.
+            arguments: Tensors and None (pointers), ctypes values, and ints (32 bits).
+            shared: Bytes of dynamic shared memory per block.
+            dependent: A programmatic dependent launch: it may begin before the previous launch ends, and the
+                kernel itself waits for that.
+
+        Raises:
+            LaunchError: the driver refuses the launch.
         """
         import torch
 
@@ -83,7 +91,7 @@ def _argument(value: Any) -> tuple[Any, Any]:
 
 
 def _config(grid: tuple[int, int, int], block: tuple[int, int, int], shared: int, stream: int) -> Any:
-    """Of a launch that begins before the one in front of it ends."""
+    """The configuration of a programmatic dependent launch."""
     driver = _driver()
     attribute, value = driver.CUlaunchAttribute(), driver.CUlaunchAttributeValue()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -105,10 +113,10 @@ def _driver() -> Any:
 
 @lru_cache(maxsize=16)
 def cubin(source: Path, arch: str, defines: tuple[tuple[str, int], ...] = ()) -> bytes:
-    """The file compiled by NVRTC.
+    """Compile a file with NVRTC.
 
     Raises:
-        ToolchainError: NVRTC is missing or refuses.
+        ToolchainError: NVRTC is missing or refuses the file.
     """
     fix = "`pip install nvidia-cuda-nvrtc`, or install the CUDA toolkit"
     try:
@@ -136,10 +144,10 @@ def cubin(source: Path, arch: str, defines: tuple[tuple[str, int], ...] = ()) ->
 
 
 def check(result: tuple[Any, ...], what: str) -> Any:
-    """The value of a driver call.
+    """The value that a driver call returned.
 
     Raises:
-        LaunchError: it failed.
+        LaunchError: the call failed.
     """
     if result[0]:
         raise LaunchError(

@@ -1,4 +1,4 @@
-"""Timing of a whole step under a CUDA graph, of its three ops alone, the Triton baseline and the ceilings."""
+"""Time a whole step under a CUDA graph, its three ops alone, the Triton baseline and the ceilings."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from . import bench, calibrate
 CONTEST_PAGES = 11923
 DEVICE = "cuda"
 
-# The turns of a rotation, for one way of fetching what a kernel must fetch.
+# Gives the turns of a rotation that fetches a kernel's data in one way.
 Ceiling = Callable[[calibrate.Setting], Sequence[bench.Call]]
 
 
 @checked
 def touched_bytes(size: StepSize) -> float:
-    """Bytes one decode step reads from the cache it reads least: what a rotation must push out of the L2."""
+    """Bytes that a decode step reads of the cache of which it reads less: a rotation must evict them."""
     row = 656 if size.kv == "fp8" else 1152
     return min(size.batch * size.context * 132.0, float(size.queries * min(size.topk, size.context) * row))
 
 
 @checked
 def pool(size: StepSize, sets: int = 1) -> StepSize:
-    """`size` over caches with pages of its own for each of `sets` turns, as far as half of the free memory holds them."""
+    """`size` with its own cache pages for each of `sets` turns, within half of the free memory."""
     if size.kind != "decode":
         return size
     least = max(size.pages, size.batch * size.pages_per_sequence, CONTEST_PAGES)
@@ -47,10 +47,10 @@ def pool(size: StepSize, sets: int = 1) -> StepSize:
 
 @checked
 def step_sets(size: StepSize, seed: int = 0) -> list[StepInputs]:
-    """Inputs on the GPU that rotate past the L2.
+    """Inputs of a step on the GPU, in enough sets to rotate past the L2.
 
     Raises:
-        ExecutorUnavailableError: there is none.
+        ExecutorUnavailableError: there is no GPU.
     """
     require_device("device", DEVICE)
     sets = bench.turns(touched_bytes(size)) if size.kind == "decode" else 1
@@ -59,14 +59,15 @@ def step_sets(size: StepSize, seed: int = 0) -> list[StepInputs]:
 
 @checked
 def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = True) -> dict[str, Any]:
-    """Microseconds of a step under a CUDA graph, of its three ops alone, the baseline and the ceilings.
+    """Time a step under a CUDA graph, its three ops alone, the baseline and the ceilings, in microseconds.
 
-    `without_attention` is the step without its last op, `marginal` what attention adds to it: less than its time alone
-    where it sets up while the op before it drains, and finds its ids in the L2. A figure that cannot be had is None, and `notes` says why.
+    `without_attention` is the step without its last op, and `marginal` is what attention adds to that. It
+    adds less than its time alone, because it sets up while the previous op drains and finds its ids in the
+    L2. A figure that cannot be measured is None, and `notes` says why.
 
     Raises:
-        InvalidArgumentError: no inputs.
-        ExecutorUnavailableError: no GPU.
+        InvalidArgumentError: there are no inputs.
+        ExecutorUnavailableError: there is no GPU.
     """
     require_device("device", DEVICE)
     if not sets:
@@ -108,14 +109,14 @@ def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = Tr
 
 @checked
 def time_prompt(inputs: StepInputs) -> dict[str, float]:
-    """Microseconds of what `dsa.prefill` does before attention, and of one scoring and one selection of all rows alone.
+    """Time what `dsa.prefill` does before attention, and scoring and selection of all rows alone; in us.
 
-    `together` is scoring and selection as the step chunks them, `apart` the two kernels one after the other, in turns
-    with it; `ratio` is `together` over `apart`, and `noise` the band in which that says nothing. The two kernels alone
-    need room for the logits of all rows.
+    `together` is scoring and selection as the step chunks them; `apart` is the two kernels one after the
+    other, timed in alternation with it. `ratio` is `together` / `apart`, and `noise` its noise. The two
+    kernels alone need memory for the logits of all rows.
 
     Raises:
-        InvalidArgumentError: inputs of another step.
+        InvalidArgumentError: the inputs are not of a prefill step.
         ExecutorUnavailableError: there is no GPU.
     """
     require_device("device", DEVICE)
@@ -133,25 +134,25 @@ def time_prompt(inputs: StepInputs) -> dict[str, float]:
     select = partial(
         ops.topk_selector, logits, t["k_end"], inputs.topk, row_starts=t["k_start"], absolute=True, out=ids
     )
-    found = bench.paired([together], [score, select], rounds=9)
-    # The time of a call is half of that of both.
+    pair = bench.paired([together], [score, select], rounds=9)
+    # `paired` divides by the number of calls: b_us is half of scoring and selection together.
     return {
         "scoring": bench.graph_time([score], replays=10).us,
         "selection": bench.graph_time([select], replays=10).us,
-        "together": found.a_us,
-        "apart": 2 * found.b_us,
-        "ratio": 1 / (2 * found.ratio),
-        "noise": found.noise / (2 * found.ratio),
+        "together": pair.a_us,
+        "apart": 2 * pair.b_us,
+        "ratio": 1 / (2 * pair.ratio),
+        "noise": pair.noise / (2 * pair.ratio),
     }
 
 
 @checked
 def time_marginal(sets: list[StepInputs]) -> dict[str, float]:
-    """Microseconds of a decode step, of the same without attention, and what attention adds.
+    """Microseconds of a decode step, of the step without attention, and the difference.
 
     Raises:
-        InvalidArgumentError: no inputs, or those of another step.
-        ExecutorUnavailableError: no GPU.
+        InvalidArgumentError: there are no inputs, or they are not of a decode step.
+        ExecutorUnavailableError: there is no GPU.
     """
     require_device("device", DEVICE)
     if not sets:
@@ -192,7 +193,7 @@ def gathers(caches: Sequence[dict[str, torch.Tensor]], ids: Sequence[torch.Tenso
 
 
 def time_ceiling(ceiling: Ceiling, figures: dict[str, Any]) -> float | None:
-    """Time of a ceiling by its fastest method; one that cannot be measured must not cost the run, but adds a note."""
+    """Microseconds of a ceiling by its fastest method; on a failure None, and a note instead of an error."""
     try:
         return calibrate.fastest(ceiling)[0]
     except Exception as error:
@@ -202,7 +203,7 @@ def time_ceiling(ceiling: Ceiling, figures: dict[str, Any]) -> float | None:
 
 @checked
 def logits(inputs: StepInputs) -> torch.Tensor:
-    """Room on the GPU for the scores of a decode step."""
+    """Memory on the GPU for the scores of a decode step."""
     require_device("device", DEVICE)
     _require_decode(inputs)
     b, next_n = inputs.tensors["seq_lens"].shape
@@ -213,14 +214,14 @@ def logits(inputs: StepInputs) -> torch.Tensor:
 
 @checked
 def live_pages(sets: list[StepInputs]) -> list[torch.Tensor]:
-    """Page ids each step reads, -1 for the rest of its table."""
-    found = []
+    """The page ids that each step reads; -1 in the rest of its table."""
+    tables = []
     for inputs in sets:
         _require_decode(inputs)
         table, lens = inputs.tensors["block_table"], inputs.tensors["seq_lens"]
         live = torch.arange(table.shape[1], device=table.device) < -(-lens.amax(dim=1, keepdim=True) // PAGE)
-        found.append(torch.where(live, table, -1))
-    return found
+        tables.append(torch.where(live, table, -1))
+    return tables
 
 
 def _require_decode(inputs: StepInputs) -> None:
@@ -236,7 +237,7 @@ def _parts(
     scratch: list[torch.Tensor],
     workspace: ops.Workspace,
 ) -> dict[str, list[bench.Call]]:
-    """The calls of each op as the step makes them."""
+    """The calls of each op, as the step makes them."""
     parts: dict[str, list[bench.Call]] = {"lightning_indexer": [], "topk_selector": [], "sparse_mla": []}
     for inputs, output, logits in zip(sets, outputs, scratch, strict=True):
         t, rows = inputs.tensors, inputs.tensors["seq_lens"].numel()
@@ -280,7 +281,7 @@ def _parts(
 
 @lru_cache(maxsize=8)
 def of_benchmarks(name: str) -> ModuleType | None:
-    """A module of the checkout's folder benchmarks; None where there is none."""
+    """A module of the checkout's folder `benchmarks`; None where it does not exist."""
     root = bench.checkout()
     path = root / "benchmarks" / f"{name}.py" if root else None
     if path is None or not path.is_file():
@@ -291,7 +292,7 @@ def of_benchmarks(name: str) -> ModuleType | None:
     module = importlib.util.module_from_spec(spec)
     import sys
 
-    # Triton and dataclasses look a function's module up by name.
+    # Triton and dataclasses look up a function's module by its name.
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
@@ -320,13 +321,13 @@ def _baseline(
     return time_baseline(given, sets[0].sm_scale, figures["notes"])
 
 
-# The Triton attention's best setting by (queries, heads, topk), found on the first inputs of those sizes.
+# (queries, heads, topk) -> the Triton attention's best setting, found on the first inputs of these sizes.
 _settings: dict[tuple[int, int, int], list[Any]] = {}
 
 
 @checked
 def time_baseline(given: list[dict[str, Any]], sm_scale: float, notes: list[str]) -> dict[str, Any] | None:
-    """The project's Triton split-K attention at its best setting; None with a note where it cannot run."""
+    """Time the project's Triton attention at its best setting; None, with a note, where it cannot run."""
     module = baseline_module()
     if module is None:
         notes.append("no Triton baseline: it needs a checkout and Triton")
@@ -357,7 +358,7 @@ def time_baseline(given: list[dict[str, Any]], sm_scale: float, notes: list[str]
 
 
 def _baseline_calls(module: ModuleType, given: list[dict[str, Any]], sm_scale: float) -> list[partial[None]]:
-    """Calls of (setting, splits), one a turn, into the same outputs."""
+    """One function of (setting, splits) per turn; all write to the same outputs."""
     t, heads, _ = given[0]["q_nope"].shape
     out, lse = torch.empty_like(given[0]["q_nope"]), torch.empty(t, heads, dtype=torch.float32, device=DEVICE)
     scratch = module.workspace(t, heads, DEVICE, splits=max(4, min(128, 512 // t)))
@@ -371,7 +372,10 @@ def _baseline_calls(module: ModuleType, given: list[dict[str, Any]], sm_scale: f
 def baseline_turns(
     given: list[dict[str, Any]], sm_scale: float, notes: list[str]
 ) -> tuple[list[bench.Call], torch.Tensor] | None:
-    """The project's Triton attention at its best setting, a call a turn, and its output; None with a note where it cannot run."""
+    """The project's Triton attention at its best setting: a call per turn, and its output.
+
+    None, with a note, where it cannot run.
+    """
     module = baseline_module()
     if module is None or time_baseline(given, sm_scale, notes) is None:
         return None

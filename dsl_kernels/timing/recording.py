@@ -1,7 +1,7 @@
-"""`bench --record`: every operation, the steps and the prompts beside the peers that are installed, into one file of one commit.
+"""`bench --record`: time operations, steps and prompts beside the installed peers, into one file per commit.
 
-A run goes point by point and writes the file after each, so that it may end at any time; the same command goes on from
-there. A point at which runs ended twice without a row, as where a peer ends the process, is timed without peers.
+A run writes the file after each point, so that it may end at any time; the same command continues there. A
+point at which the process died twice, because of a peer perhaps, is timed without peers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ..errors import DslKernelError, ExecutorUnavailableError, WrongResultError
 from . import bench, grids, measure, peers, results
 from .results import PeerTime, Results, Row, Run
 
-# Runs that end at a point without a row before it is timed without peers.
+# After this many runs that died at a point, the point is timed without peers.
 MOST_ENDED = 2
-# From this time of a call on, each contender also runs on end for so long.
+# Where a call takes at least this long, each contender also runs back to back for this time.
 SUSTAINED_FROM_US, SUSTAINED_SECONDS = 300.0, 0.4
-# Steps and prompts consist of points above: what the peers take for these is added up on the page.
+# Steps and prompts consist of points of the operations: the page adds up the peers' times of these.
 STEP_BATCHES, STEP_CONTEXTS = (1, 4, 16, 64), (32768, 131072)
 PROMPT_ROWS, PROMPT_CONTEXTS = 4096, (32768, 131072)
 STEP_HEADS = 16
@@ -39,7 +39,7 @@ V4 = {"topk": 128, "extra_topk": 512}
 
 @dataclass(frozen=True)
 class Item:
-    """What one row is of: a point of an operation, or the sizes of a step."""
+    """The subject of a row: a point of an operation, or the sizes of a step."""
 
     section: str
     op: str
@@ -48,7 +48,7 @@ class Item:
 
     @property
     def point(self) -> str:
-        """Form and sizes, as `bench` spells them."""
+        """Form and sizes, as `bench` writes them."""
         return grids.Point(self.op, self.form, self.params).name
 
     @property
@@ -113,29 +113,33 @@ POINTS: dict[str, tuple[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]]
 
 @checked
 def items(op: str | None = None, pattern: str = "") -> list[Item]:
-    """The rows of a whole run in their order, or those of an operation, whose section and point match a regular expression."""
-    found = [
+    """The items of a run, in order.
+
+    Args:
+        op: Only those of this operation.
+        pattern: Only those whose section and point match this regular expression.
+    """
+    whole = [
         Item(section, name, form, params)
-        for section, (name, drawn) in POINTS.items()
-        for form, params in drawn()
+        for section, (name, points) in POINTS.items()
+        for form, params in points()
     ]
-    found += [
+    whole += [
         Item("step", "decode", "bf16", {"batch": batch, "context": context, "heads": STEP_HEADS})
         for context, batch in product(STEP_CONTEXTS, STEP_BATCHES)
     ]
-    found += [
+    whole += [
         Item("prompt", "prefill", "bf16", {"rows": PROMPT_ROWS, "context": context})
         for context in PROMPT_CONTEXTS
     ]
     return [
-        item for item in found
-        if op in (None, item.op) and re.search(pattern, f"{item.section} {item.point}")
-    ]  # fmt: skip
+        item for item in whole if op in (None, item.op) and re.search(pattern, f"{item.section} {item.point}")
+    ]
 
 
 @dataclass
 class Session:
-    """What the points of a run share: reasons why peers are absent, and ceilings, which heads of one shape have in common."""
+    """State that the points of a run share: the reasons why peers are absent, and ceilings by shape."""
 
     absent: dict[str, str] = field(default_factory=dict)
     ceilings: dict[Any, float | None] = field(default_factory=dict)
@@ -143,11 +147,11 @@ class Session:
 
 
 def measured(item: Item, session: Session, run: int = 0) -> Row:
-    """The row of an item.
+    """Measure the row of an item.
 
     Raises:
-        WrongResultError: ours is not what the reference gives.
-        DslKernelError: it cannot be run.
+        WrongResultError: our result differs from the reference.
+        DslKernelError: our call cannot run.
     """
     if item.section == "step":
         return _step(item, run)
@@ -158,58 +162,64 @@ def measured(item: Item, session: Session, run: int = 0) -> Row:
     selection = registry.select(grids.call_of(point, fixture))
     ours = fixture.calls(None, None)
     notes: list[str] = []
-    # The first turn's outputs are those that peers are compared with.
+    # Peers are compared with the outputs of the first turn.
     grids.check_variant(point, fixture)
     ours[0]()
-    found = {}
+    contenders = {}
     if session.with_peers:
-        found = {
+        contenders = {
             name: (contender, far)
             for name, contender, far in peers.standing(point, fixture, ours, session.absent, notes)
         }
     else:
         notes.append("no peers: runs ended here with them")
-    lost: dict[str, str] = {}
+    failed: dict[str, str] = {}
     times = bench.in_turns(
-        {"": ours, **{name: contender.calls for name, (contender, _) in found.items()}}, failed=lost
+        {"": ours, **{name: contender.calls for name, (contender, _) in contenders.items()}}, failed=failed
     )
     if "" not in times:
         raise ExecutorUnavailableError(
             item.key,
             expected="a call that a CUDA graph holds",
-            got=lost[""],
+            got=failed[""],
             fix="run `verify` for its variant",
         )
-    notes += [f"{name}: {reason}" for name, reason in lost.items()]
+    notes += [f"{name}: {reason}" for name, reason in failed.items()]
     sides = tuple(
         PeerTime(name, contender.version, statistics.median(times[name]), tuple(times[name]), far)
-        for name, (contender, far) in found.items()
+        for name, (contender, far) in contenders.items()
         if name in times
     )
     row = Row(
-        item.section, item.op, item.form, item.point, _kernels([selection]), statistics.median(times[""]), tuple(times[""]),
-        sides, clocks=bench.clocks(), run=run,
+        item.section, item.op, item.form, item.point, _kernels([selection]), statistics.median(times[""]),
+        tuple(times[""]), sides, clocks=bench.clocks(), run=run,
     )  # fmt: skip
     if row.us >= SUSTAINED_FROM_US:
-        calls = {name: contender.calls for name, (contender, _) in found.items()}
+        calls = {name: contender.calls for name, (contender, _) in contenders.items()}
         row = _on_end(row, ours, calls)
     return replace(row, ceiling_us=_ceiling(point, fixture, session, notes), notes=tuple(notes))
 
 
 def _on_end(row: Row, ours: Sequence[bench.Call], calls: Mapping[str, Sequence[bench.Call]]) -> Row:
-    """The row with times on end of ours and of its fastest peer, twice each: what comes second finds a warmer chip."""
+    """Add the times of back-to-back calls, of ours and of the fastest peer.
+
+    The order is peer, ours, ours, peer, because a later run finds a warmer chip.
+    """
     peer = row.fastest
-    order = [(None, ours)] if peer is None else [(peer, calls[peer.name]), (None, ours), (None, ours), (peer, calls[peer.name])]  # fmt: skip
-    seen = [(who, bench.sustained(turns, seconds=SUSTAINED_SECONDS)) for who, turns in order]
-    mine = [found for who, found in seen if who is None]
-    theirs = [found["us"] for who, found in seen if who is not None]
+    order: list[tuple[PeerTime | None, Sequence[bench.Call]]] = [(None, ours)]
+    if peer is not None:
+        theirs_too = (peer, calls[peer.name])
+        order = [theirs_too, (None, ours), (None, ours), theirs_too]
+    timings = [(who, bench.sustained(turns, seconds=SUSTAINED_SECONDS)) for who, turns in order]
+    mine = [timing for who, timing in timings if who is None]
+    theirs = [timing["us"] for who, timing in timings if who is not None]
     clocks = {name: mine[0][name] for name in bench.CLOCKS if name in mine[0]} or row.clocks
-    sides = tuple(
-        replace(side, sustained_us=statistics.mean(theirs)) if theirs and peer and side.name == peer.name else side
-        for side in row.peers
-    )  # fmt: skip
+    sides = row.peers
+    if peer is not None:
+        us = statistics.mean(theirs)
+        sides = tuple(replace(s, sustained_us=us) if s.name == peer.name else s for s in sides)
     return replace(
-        row, peers=sides, clocks=clocks, sustained_us=statistics.mean(found["us"] for found in mine)
+        row, peers=sides, clocks=clocks, sustained_us=statistics.mean(timing["us"] for timing in mine)
     )
 
 
@@ -217,12 +227,12 @@ def _kernels(selections: Sequence[registry.Selection]) -> dict[str, str]:
     return {chosen.variant.id: results.fingerprint(chosen.variant.id) for chosen in selections}
 
 
-# Queries from which on fetching rows is no ceiling of a call: they stay in the L2.
+# From this many queries on, the rows stay in the L2, and fetching them is no ceiling of a call.
 PROMPT = 1024
 
 
 def _ceiling(point: grids.Point, fixture: grids.Fixture, session: Session, notes: list[str]) -> float | None:
-    """The time of the bytes of a point; of resampling that of a plain copy, which reads half of them and writes the other."""
+    """Microseconds to fetch a point's bytes; for resampling, of a copy that reads half and writes half."""
     if point.op == "resample_trajectories":
         half, turns = max(1, int(fixture.bytes) // 2), bench.turns(fixture.bytes)
         pairs = [torch.zeros(2, half, dtype=torch.uint8, device=measure.DEVICE) for _ in range(turns)]
@@ -241,16 +251,20 @@ def _step(item: Item, run: int) -> Row:
     p = item.params
     sets = measure.step_sets(steps.StepSize(batch=p["batch"], context=p["context"], heads=p["heads"]))
     kernels = _checked_step(item, sets[0])
-    found = measure.time_step(sets, baseline=False)
-    parts, limits = found["ops"], found["ceilings"]
-    said = {
-        "scoring": parts["lightning_indexer"], "selection": parts["topk_selector"], "attention": parts["sparse_mla"],
-        "attention adds": found["marginal"], "page read": limits["read"], "gather": limits["gather"],
-    }  # fmt: skip
-    us = found["step"]["us"]
+    figures = measure.time_step(sets, baseline=False)
+    ops_us, limits = figures["ops"], figures["ceilings"]
+    parts = {
+        "scoring": ops_us["lightning_indexer"],
+        "selection": ops_us["topk_selector"],
+        "attention": ops_us["sparse_mla"],
+        "attention adds": figures["marginal"],
+        "page read": limits["read"],
+        "gather": limits["gather"],
+    }
+    us = figures["step"]["us"]
     return Row(
-        item.section, item.op, item.form, item.point, kernels, us, (us,), parts=said, clocks=bench.clocks(), run=run,
-        notes=tuple(found["notes"]),
+        item.section, item.op, item.form, item.point, kernels, us, (us,), parts=parts, clocks=bench.clocks(),
+        run=run, notes=tuple(figures["notes"]),
     )  # fmt: skip
 
 
@@ -258,37 +272,48 @@ def _prompt(item: Item, run: int) -> Row:
     size = steps.StepSize("prefill", rows=item.params["rows"], context=item.params["context"])
     (inputs,) = measure.step_sets(size)
     kernels = _checked_step(item, inputs)
-    found = measure.time_prompt(inputs)
+    figures = measure.time_prompt(inputs)
     parts = {
-        "scoring": found["scoring"],
-        "selection": found["selection"],
-        "one after the other": found["apart"],
+        "scoring": figures["scoring"],
+        "selection": figures["selection"],
+        "one after the other": figures["apart"],
     }
-    us = found["together"]
+    us = figures["together"]
     return Row(
-        item.section, item.op, item.form, item.point, kernels, us, (us,), parts=parts, clocks=bench.clocks(), run=run
+        item.section, item.op, item.form, item.point, kernels, us, (us,), parts=parts, clocks=bench.clocks(),
+        run=run,
     )  # fmt: skip
 
 
 def _checked_step(item: Item, inputs: steps.StepInputs) -> dict[str, str]:
-    """The kernels of a step that matches the references.
+    """Check a step against the references; gives the fingerprints of its kernels.
 
     Raises:
-        WrongResultError: it does not.
+        WrongResultError: the step's results differ.
     """
     ops.clear()
     _, comparisons = check.run_checked(inputs)
-    failures = [f"{op}: {text}" for op, found in comparisons.items() for text in found.failures]
+    failures = [f"{op}: {text}" for op, comparison in comparisons.items() for text in comparison.failures]
     if failures:
         raise WrongResultError(
-            item.key, expected="the references' results", got="; ".join(failures), fix="report it: no time of it is recorded"
-        )  # fmt: skip
+            item.key,
+            expected="the references' results",
+            got="; ".join(failures),
+            fix="report it: no time of it is recorded",
+        )
     return _kernels(steps.used())
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left: the file's results, how many rows of those asked for are missing, and what failed, a line each."""
+    """The outcome of a run.
+
+    Attributes:
+        path: the file.
+        results: its content.
+        left: how many of the chosen items have no row.
+        failed: a line for each item that failed.
+    """
 
     path: Path
     results: Results
@@ -305,17 +330,20 @@ def record(
     again: bool = False,
     said: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Measure what the file at `path` lacks of the chosen items, and write it after each.
+    """Measure the chosen items that the file at `path` lacks, and write the file after each.
 
     Args:
-        limit: begins no item after so many seconds; 0 for none.
-        again: begins the file anew.
-        said: told the key of each item before it is measured.
+        path: The file of results.
+        chosen: The items to measure.
+        limit: Starts no item after this many seconds; 0 for no limit.
+        again: Starts a new file.
+        said: Called with the key of each item before its measurement.
 
     Raises:
-        InvalidArgumentError: the file is of another commit, kind of GPU or of kernels that changed; says what to do.
+        InvalidArgumentError: the file is of another commit or kind of GPU, or its kernels have changed; the
+            error says what to do.
         ArtifactError: the file is damaged.
-        CacheError: it cannot be written.
+        CacheError: the file cannot be written.
         ExecutorUnavailableError: there is no GPU.
     """
     bench.require_gpu()
@@ -331,7 +359,7 @@ def record(
         if said is not None:
             said(item.key)
         ended = held.ended.get(item.key, 0)
-        # Written ahead: a process that ends in the middle leaves the count.
+        # Write the count before the measurement, in case the process dies in it.
         results.write(path, replace(held, ended={**held.ended, item.key: ended + 1}))
         session.with_peers = ended < MOST_ENDED
         try:
@@ -346,17 +374,20 @@ def record(
 
 
 def _fresh() -> Results:
-    """Results without rows, of the commit, card and versions at hand.
+    """Results without rows, for the current commit, card and versions.
 
     Raises:
-        ExecutorUnavailableError: the library runs from no checkout, so that no commit says what is timed.
+        ExecutorUnavailableError: the library runs from no checkout, so that no commit identifies what is
+            timed.
     """
     facts = bench.environment()
     if not facts["commit"]:
         raise ExecutorUnavailableError(
-            "--record", expected="a checkout in git, whose commit the rows are of", got="none",
+            "--record",
+            expected="a checkout in git, whose commit the rows are of",
+            got="none",
             fix="run it in a clone of the repository",
-        )  # fmt: skip
+        )
     card = results.card_mark(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
     run = Run(facts["date"], bench.command(sys.argv), facts.get("driver"), card)
     versions = {"torch": facts["torch"], "CUDA": facts["torch_cuda"], **facts["versions"]}

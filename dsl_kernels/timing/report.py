@@ -1,7 +1,7 @@
-"""One page of what `bench --out` recorded: beside the peers and the ceilings, with pictures, in HTML or Markdown.
+"""A page of the records of `bench --out`, beside peers and ceilings, with pictures, in HTML or Markdown.
 
-Where a published figure of a peer is faster, the page says so first. Those figures lie in
-`dsl_kernels/tuned/<gpu>_peers.json`, which names the run they come from.
+Points where a published figure of a peer is faster come first. These figures are in
+`dsl_kernels/tuned/<gpu>_peers.json`, which names the run that they come from.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from . import bench, grids
 Record = Mapping[str, Any]
 
 SCHEMA = 1
-# What a point stands for that does not say it.
+# The sizes of a point that does not state them.
 USUAL = {"pages": 4096, "k": 2048, "topk": 2048, "next_n": 1, "scores": "normal", "ids": "random"}
-# What a tuned point calls the sizes of a grid's.
+# Size of a tuned point -> its name in a grid's point.
 RENAMED = {"max_len": "len"}
 SUFFIXES = (".html", ".md")
-# Curves of a picture, and pictures of an operation's form, at most.
+# The most curves of a picture, and the most pictures of an operation's form.
 MOST_CURVES = 10
 MOST_SIZES = 2
-# Values of a size that make it an axis.
+# The least number of values that makes a size an axis.
 FEWEST_VALUES = 3
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A published figure: what a peer takes at a point, and what ours took in the same run."""
+    """A published figure: microseconds of a peer at a point, and of ours in the same run."""
 
     op: str
     form: str
@@ -50,7 +50,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Peers:
-    """Published figures of one GPU with where they come from."""
+    """Published figures of one GPU, and their source."""
 
     source: str = ""
     method: str = ""
@@ -60,7 +60,7 @@ class Peers:
     figures: Sequence[Peer] = ()
 
     def of(self, record: Record) -> Peer | None:
-        """The figure of a record's point."""
+        """The figure for a record's point, or None."""
         wanted = _completed(grids.sizes_of(record))
         return next(
             (
@@ -78,10 +78,10 @@ def _completed(sizes: Mapping[str, Any]) -> dict[str, Any]:
 
 @checked
 def peers_of(gpu: str, folder: Path | None = None) -> Peers:
-    """The published figures of a GPU; none where none were collected.
+    """The published figures of a GPU; empty where none were collected.
 
     Raises:
-        ArtifactError: the file is damaged or of another schema.
+        ArtifactError: the file is damaged or has another schema.
     """
     path = (folder or TUNED) / f"{slug(gpu)}_peers.json"
     if not path.exists():
@@ -107,18 +107,20 @@ def read(files: Sequence[Path]) -> list[dict[str, Any]]:
     """The records of files; without files, the winners of the shipped tuned tables as records.
 
     Raises:
-        InvalidArgumentError: a file that is not there, or holds no record.
+        InvalidArgumentError: a file does not exist, or holds no record.
     """
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for path in files:
         mine = [row for row in bench.read_records(path) if _is_record(row)]
         if not mine:
             raise InvalidArgumentError(
-                str(path), expected="records of `bench --out` or of benchmarks/decode_step.py",
-                got="none" if path.exists() else "no such file", fix="name a file that one of them wrote",
-            )  # fmt: skip
-        found += mine
-    return found if files else _of_tuned_tables()
+                str(path),
+                expected="records of `bench --out` or of benchmarks/decode_step.py",
+                got="none" if path.exists() else "no such file",
+                fix="name a file that one of them wrote",
+            )
+        records += mine
+    return records if files else _of_tuned_tables()
 
 
 def _is_record(row: Mapping[str, Any]) -> bool:
@@ -131,24 +133,28 @@ def _is_record(row: Mapping[str, Any]) -> bool:
 
 
 def _of_tuned_tables() -> list[dict[str, Any]]:
-    found = []
+    records = []
     for path in sorted(TUNED.glob("*.json")):
         content = json.loads(path.read_text())
         for entry in content.get("entries", ()):
             if "us" in entry and isinstance(entry["us"], dict):
                 sizes = {RENAMED.get(name, name): value for name, value in entry["bucket"].items()}
-                found.append(
+                records.append(
                     {
-                        "op": entry["op"], "form": entry["form"], **sizes, "variant": entry["variant"],
-                        "us": entry["us"][entry["variant"]], "environment": content["metadata"],
+                        "op": entry["op"],
+                        "form": entry["form"],
+                        **sizes,
+                        "variant": entry["variant"],
+                        "us": entry["us"][entry["variant"]],
+                        "environment": content["metadata"],
                     }
-                )  # fmt: skip
-    return found
+                )
+    return records
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under their columns; numbers as numbers."""
+    """Rows under their columns; numbers are not formatted yet."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -156,7 +162,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn figure and what it shows."""
+    """A picture and its title."""
 
     title: str
     png: bytes
@@ -172,7 +178,7 @@ class Page:
         self.blocks += blocks
 
     def markdown(self, pictures: Mapping[int, str] | None = None) -> str:
-        """The page in Markdown; pictures by their place in `blocks`, left out where they have no file."""
+        """The page in Markdown; `pictures`: place in `blocks` -> file; others are left out."""
         parts = []
         for place, block in enumerate(self.blocks):
             if isinstance(block, Table):
@@ -185,7 +191,7 @@ class Page:
         return "\n\n".join(parts) + "\n"
 
     def html(self) -> str:
-        """The page in HTML, with its pictures in it."""
+        """The page in HTML, with its pictures embedded."""
         parts = []
         for block in self.blocks:
             if isinstance(block, Table):
@@ -200,18 +206,16 @@ class Page:
         title = next(
             (text for kind, text in (b for b in self.blocks if isinstance(b, tuple)) if kind == "title"), ""
         )
+        head = f'<meta charset="utf-8"><title>{html.escape(title)}</title>\n<style>{_STYLE}</style>'
         body = "\n".join(parts)
-        return (
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
-            f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
-        )
+        return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
     def write(self, path: Path) -> list[Path]:
-        """Write the page, in Markdown with its pictures beside it; the files written.
+        """Write the page (in Markdown with its pictures in files beside it); gives the files written.
 
         Raises:
-            InvalidArgumentError: a name that ends in neither .html nor .md.
-            CacheError: it cannot be written.
+            InvalidArgumentError: the name ends in neither .html nor .md.
+            CacheError: a file cannot be written.
         """
         if path.suffix not in SUFFIXES:
             raise InvalidArgumentError(
@@ -239,8 +243,10 @@ class Page:
 
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse;margin:1em 0;font-size:13px}th,td{padding:.2em .7em;border-bottom:1px solid #ddd;"
-    "text-align:left}td.n{text-align:right;font-variant-numeric:tabular-nums}img{max-width:100%;display:block;margin:1em 0}"
+    "table{border-collapse:collapse;margin:1em 0;font-size:13px}"
+    "th,td{padding:.2em .7em;border-bottom:1px solid #ddd;text-align:left}"
+    "td.n{text-align:right;font-variant-numeric:tabular-nums}"
+    "img{max-width:100%;display:block;margin:1em 0}"
 )
 
 
@@ -275,7 +281,8 @@ def page(records: Sequence[Mapping[str, Any]], folder: Path | None = None) -> Pa
     """The page of records.
 
     Args:
-        folder: where the peers' figures lie; with the library by default.
+        records: Records of `bench --out`, or of the tuned tables.
+        folder: The folder of the peers' figures; by default the library's.
     """
     made = Page()
     made.add(("title", "Measured times"))
@@ -317,10 +324,11 @@ def _add_gpu(made: Page, gpu: str, records: Sequence[Record], peers: Peers) -> N
         made.add(("heading", "All published figures"), _peer_table(compared))
     if peers.figures:
         versions = ", ".join(f"{name} {version}" for name, version in peers.versions.items())
+        source = f"{peers.source}. {peers.method}. Ours of that run: {peers.ours}"
         made.add(
             (
                 "text",
-                f"Published figures: {peers.source}. {peers.method}. Ours of that run: {peers.ours}. {versions}.",
+                f"Published figures: {source}. {versions}.",
             ),
             *(("text", note) for note in peers.notes),
         )
@@ -334,25 +342,26 @@ def _conditions(records: Sequence[Record]) -> str:
 
     return (
         f"{len(records)} records; date {all_of('date')}, driver {all_of('driver')}, torch {all_of('torch')}, "
-        f"commit {all_of('commit')}. A ceiling is the time in which the same card fetches the same bytes by the fastest way found."
+        f"commit {all_of('commit')}. A ceiling is the time in which the same card fetches the same bytes by "
+        "the fastest way found."
     )
 
 
 def _fastest(records: Iterable[Record]) -> list[Record]:
     """The fastest record of each point."""
-    found: dict[str, Record] = {}
+    best: dict[str, Record] = {}
     for record in records:
         key = json.dumps([record["op"], record["form"], grids.sizes_of(record)], sort_keys=True)
-        if key not in found or record["us"] < found[key]["us"]:
-            found[key] = record
-    return list(found.values())
+        if key not in best or record["us"] < best[key]["us"]:
+            best[key] = record
+    return list(best.values())
 
 
 def _groups(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:
-    found: dict[tuple[str, str], list[Record]] = {}
+    groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        found.setdefault((record["op"], record["form"]), []).append(record)
-    return found
+        groups.setdefault((record["op"], record["form"]), []).append(record)
+    return groups
 
 
 def _point(record: Record) -> str:
@@ -379,23 +388,29 @@ def _peer_table(pairs: Sequence[tuple[Record, Peer]]) -> Table:
 
 
 def _own_table(records: Sequence[Record]) -> Table:
-    def cells(r: Record) -> list[Any]:
+    def cells(r: Record) -> dict[str, Any]:
         sustained = r.get("sustained") or {}
-        seen = sustained or (r.get("clocks") or {}).get("after") or {}
+        clocks = sustained or (r.get("clocks") or {}).get("after") or {}
         rates = [rate for unit, rate in r.get("tflops", {}).items() if "float" in unit]
         step = r.get("step") or {}
-        attained = 100 / r["ratio"] if r.get("ratio") else None
-        return [
-            _point(r), float(r["us"]), r.get("gbps"), max(rates, default=None), r.get("ceiling_us"), attained,
-            r.get("triton_us"), step.get("marginal"), sustained.get("us"), seen.get("sm_mhz"), seen.get("watts"),
-            r.get("variant", "").split("__", 1)[-1],
-        ]  # fmt: skip
+        return {
+            "point": _point(r),
+            "us": float(r["us"]),
+            "GB/s": r.get("gbps"),
+            "TFLOP/s": max(rates, default=None),
+            "ceiling us": r.get("ceiling_us"),
+            "% of attainable": 100 / r["ratio"] if r.get("ratio") else None,
+            "Triton us": r.get("triton_us"),
+            "adds to a step us": step.get("marginal"),
+            "sustained us": sustained.get("us"),
+            "MHz": clocks.get("sm_mhz"),
+            "W": clocks.get("watts"),
+            "variant": r.get("variant", "").split("__", 1)[-1],
+        }
 
-    columns = (
-        "point", "us", "GB/s", "TFLOP/s", "ceiling us", "% of attainable", "Triton us", "adds to a step us", "sustained us",
-        "MHz", "W", "variant",
-    )  # fmt: skip
-    rows = [cells(record) for record in records]
+    cells_of = [cells(record) for record in records]
+    columns = list(cells_of[0]) if cells_of else []
+    rows = [list(each.values()) for each in cells_of]
     shown = [at for at in range(len(columns)) if any(row[at] is not None for row in rows)]
     return Table([columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
 
@@ -405,8 +420,8 @@ def _step_table(records: Sequence[Record]) -> Table:
     for r in records:
         time, parts = r["time"], r["time"].get("ops", {})
         rows.append(
-            (r.get("t"), r.get("context"), time["step"]["us"], parts.get("lightning_indexer"), parts.get("topk_selector"),
-             parts.get("sparse_mla"), time.get("marginal"))
+            (r.get("t"), r.get("context"), time["step"]["us"], parts.get("lightning_indexer"),
+             parts.get("topk_selector"), parts.get("sparse_mla"), time.get("marginal"))
         )  # fmt: skip
     return Table(
         ("T", "context", "step us", "scoring us", "selection us", "attention us", "attention adds us"), rows
@@ -429,7 +444,10 @@ def _regret_blocks(records: Sequence[Record]) -> list[Any]:
 
 
 def _pictures(op: str, form: str, records: Sequence[Record]) -> list[Any]:
-    """Time against each size that takes several values, and the share of the attainable rate; a note without matplotlib."""
+    """Pictures of the time over each size with several values, and of the fraction of the attainable rate.
+
+    A note without matplotlib.
+    """
     axes = _axes(records)
     if not axes:
         return []
@@ -445,13 +463,13 @@ def _pictures(op: str, form: str, records: Sequence[Record]) -> list[Any]:
     if measured:
         share = _curves(measured, axes[0], lambda r: 1 / r["ratio"])
         _figures.lines(panels[-1], share, axes[0], "achieved / attainable bandwidth", logy=False)
-    held = io.BytesIO()
-    figure.savefig(held, format="png")
-    return [Picture(f"{op} {form}: us against {' and '.join(axes)}", held.getvalue())]
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return [Picture(f"{op} {form}: us against {' and '.join(axes)}", png.getvalue())]
 
 
 def _axes(records: Sequence[Record]) -> list[str]:
-    """The sizes along which the most points lie on curves, as axes."""
+    """The sizes to use as axes: those along which the most points are on curves."""
     names = dict.fromkeys(name for record in records for name in grids.sizes_of(record))
     points = {}
     for name in names:
@@ -462,18 +480,19 @@ def _axes(records: Sequence[Record]) -> list[str]:
 
 
 def _curves(records: Sequence[Record], size: str, figure: Any) -> dict[str, list[tuple[float, float]]]:
-    """A curve for the points that differ in one size alone; those with the most points, by their other sizes."""
-    found: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
+    """Curves of points that differ only in one size, the longest ones, labelled by their other sizes."""
+    curves: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
     for record in records:
         sizes = grids.sizes_of(record)
         if isinstance(sizes.get(size), int) and sizes[size] > 0:
             rest = tuple((name, value) for name, value in sizes.items() if name != size)
-            found.setdefault(rest, []).append((sizes[size], figure(record)))
-    kept = sorted((rest for rest in found if len(found[rest]) > 1), key=lambda rest: -len(found[rest]))[
-        :MOST_CURVES
-    ]
+            curves.setdefault(rest, []).append((sizes[size], figure(record)))
+    several = (rest for rest in curves if len(curves[rest]) > 1)
+    kept = sorted(several, key=lambda rest: -len(curves[rest]))[:MOST_CURVES]
     same = set.intersection(*map(set, kept)) if len(kept) > 1 else set()
     return {
-        " ".join(f"{name}={value}" for name, value in rest if (name, value) not in same) or "all": found[rest]
+        " ".join(f"{name}={value}" for name, value in rest if (name, value) not in same) or "all": curves[
+            rest
+        ]
         for rest in sorted(kept, key=lambda rest: [(isinstance(value, str), value) for _, value in rest])
     }

@@ -1,7 +1,7 @@
-"""What one commit takes on one kind of GPU beside its peers: `results/<gpu>.json`, written by `bench --record`.
+"""The times of one commit on one kind of GPU, beside its peers: `results/<gpu>.json` of `bench --record`.
 
-Every row is of one run: ours and each peer took turns over the same inputs. A row keeps a fingerprint of each kernel that it
-timed, so that `changed` can say which rows are of kernels that are no more.
+Each row comes from one run, in which ours and the peers took turns over the same inputs. A row stores a
+fingerprint of each kernel that it timed, so that `changed` can tell rows of kernels that have changed since.
 """
 
 from __future__ import annotations
@@ -24,15 +24,27 @@ from ..verification import runs
 SCHEMA: Literal[1] = 1
 FOLDER = "results"
 SECTIONS = {
-    "attention": "Sparse attention", "scoring": "Scoring", "selection": "Selection", "step": "The decode step",
-    "prompt": "Scoring and selection of a prompt", "dense": "Grouped-query attention", "resampling": "Resampling",
-}  # fmt: skip
-"""Sections in their order on a page, with their titles."""
+    "attention": "Sparse attention",
+    "scoring": "Scoring",
+    "selection": "Selection",
+    "step": "The decode step",
+    "prompt": "Scoring and selection of a prompt",
+    "dense": "Grouped-query attention",
+    "resampling": "Resampling",
+}
+"""The sections of a page, in order, with their titles."""
 
 
 @dataclass(frozen=True)
 class PeerTime:
-    """A peer at a point: the median of the rounds in µs, each round, µs while it ran on end, how far it lies from ours."""
+    """A peer's times at a point.
+
+    Attributes:
+        us: microseconds, the median of the rounds.
+        rounds: microseconds of each round.
+        apart: relative difference of its result from ours.
+        sustained_us: microseconds while it ran back to back.
+    """
 
     name: str
     version: str
@@ -44,15 +56,17 @@ class PeerTime:
 
 @dataclass(frozen=True)
 class Row:
-    """A point: what ours takes, what fetching its data takes at least, what the peers take.
+    """A point: our time, the least time to fetch its data, and the peers' times.
 
     Attributes:
-        kernels: fingerprints of the variants that were timed, by id.
-        us: median of the rounds.
-        ceiling_us: the time in which the card fetches the same bytes by the fastest way found; None where none is known.
-        parts: µs of what a step or a prompt consists of.
-        clocks: MHz, watts and degrees after the timing, or in the middle of a run on end.
-        run: number of the run that it is of, in `Results.runs`.
+        kernels: id of each variant that was timed -> its fingerprint.
+        us: microseconds, the median of the rounds.
+        ceiling_us: the time in which the card fetches the same bytes by the fastest way found; None where
+            unknown.
+        parts: microseconds of the parts of a step or a prompt.
+        clocks: `bench.clocks` after the timing, or in the middle of back-to-back calls.
+        sustained_us: microseconds while ours ran back to back.
+        run: index of its run in `Results.runs`.
     """
 
     section: str
@@ -76,24 +90,24 @@ class Row:
 
     @property
     def fastest(self) -> PeerTime | None:
-        """The fastest peer."""
+        """The fastest peer, or None."""
         return min(self.peers, key=lambda peer: peer.us, default=None)
 
     @property
     def ratio(self) -> float | None:
-        """Ours over the fastest peer."""
+        """Our time divided by the fastest peer's."""
         return self.us / self.fastest.us if self.fastest else None
 
     @property
     def sustained_ratio(self) -> float | None:
-        """The same while each runs on end, where both did."""
+        """The same for back-to-back calls, where both were timed so."""
         held = [peer.sustained_us for peer in self.peers if peer.sustained_us]
         return self.sustained_us / min(held) if self.sustained_us and held else None
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the command: when, by which command and driver, and a mark of the card, alike for runs on the same one."""
+    """One run of the command: its date, command and driver, and a mark that identifies the card."""
 
     date: str
     command: str
@@ -106,9 +120,9 @@ class Results:
     """The rows of one commit on one kind of GPU.
 
     Attributes:
-        versions: of what stands below the kernels, by name.
-        absent: why a peer is not in the rows, or not in those of a run, by its name.
-        ended: points at which a run ended without a row, and how often.
+        versions: versions of the software below the kernels, by name.
+        absent: peer -> why it is missing, in at least one run.
+        ended: key of a row -> how often a run died there.
     """
 
     gpu: str
@@ -122,7 +136,7 @@ class Results:
     schema: Literal[1] = SCHEMA
 
     def with_row(self, row: Row) -> Results:
-        """These with a row, in the place of the one of its point."""
+        """These results with a row added, which replaces the row of the same key."""
         kept = [held for held in self.rows if held.key != row.key]
         ended = {key: count for key, count in self.ended.items() if key != row.key}
         return replace(self, rows=(*kept, row), ended=ended)
@@ -130,16 +144,16 @@ class Results:
 
 @checked
 def path_of(gpu: str, folder: Path) -> Path:
-    """Where the results of a GPU are kept in a checkout."""
+    """The path of a GPU's results in a checkout."""
     return folder / FOLDER / f"{slug(gpu)}.json"
 
 
 @checked
 def read(path: Path) -> Results | None:
-    """The results of a file; None without one.
+    """The results in a file; None without the file.
 
     Raises:
-        ArtifactError: it is damaged or of another schema; names the field.
+        ArtifactError: the file is damaged or has another schema; the error names the field.
         ToolchainError: pydantic is not installed.
     """
     if not path.exists():
@@ -155,8 +169,8 @@ def read(path: Path) -> Results | None:
         ) from None
     fix = "restore it, or delete it and record it again with `bench --record`"
     try:
-        found: Results = TypeAdapter(Results).validate_json(path.read_bytes())
-        return found
+        results: Results = TypeAdapter(Results).validate_json(path.read_bytes())
+        return results
     except OSError as error:
         raise ArtifactError(str(path), expected="a file that can be read", got=str(error), fix=fix) from None
     except ValidationError as error:
@@ -169,10 +183,10 @@ def read(path: Path) -> Results | None:
 
 @checked
 def write(path: Path, results: Results) -> None:
-    """Write results, so that who reads the file meanwhile sees the old or the new ones.
+    """Write results atomically: a reader sees either the old file or the new one.
 
     Raises:
-        CacheError: it cannot be written.
+        CacheError: the file cannot be written.
     """
     text = json.dumps(asdict(results), indent=1, sort_keys=True) + "\n"
     try:
@@ -186,10 +200,11 @@ def write(path: Path, results: Results) -> None:
 
 @checked
 def begin(held: Results | None, fresh: Results, path: Path) -> Results:
-    """The results that a run goes on from: those of the file with this run added, or new ones.
+    """The results that a run continues: those of the file with this run added, or new ones.
 
     Raises:
-        InvalidArgumentError: the file is of another commit or another kind of GPU, or its rows are of kernels that changed.
+        InvalidArgumentError: the file is of another commit or kind of GPU, or its rows are of kernels that
+            changed.
     """
     if held is None:
         return fresh
@@ -202,59 +217,61 @@ def begin(held: Results | None, fresh: Results, path: Path) -> Results:
         raise _mixed(path, "the kernels of its rows", f"others now: {', '.join(gone[:3])}")
     other = {name for name, value in held.versions.items() if fresh.versions.get(name) != value}
     if other:
-        said = ", ".join(f"{name} {fresh.versions.get(name)}" for name in sorted(other))
+        got = ", ".join(f"{name} {fresh.versions.get(name)}" for name in sorted(other))
         wanted = ", ".join(f"{name} {held.versions[name]}" for name in sorted(other))
-        raise _mixed(path, wanted, said)
+        raise _mixed(path, wanted, got)
     return replace(held, runs=(*held.runs, *fresh.runs))
 
 
 def _mixed(path: Path, expected: str, got: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        str(path), expected=expected, got=got,
-        fix="pass --again to begin it anew, or --out with another file: one file is of one commit and one kind of GPU",
-    )  # fmt: skip
+        str(path),
+        expected=expected,
+        got=got,
+        fix="pass --again to begin it anew, or --out with another file: "
+        "one file is of one commit and one kind of GPU",
+    )
 
 
 @checked
 def fingerprint(variant: str) -> str:
-    """What a generated module and the helpers that it imports do, as a hash; comments and docstrings are no part of it."""
+    """A hash of a generated module and the helpers that it imports, without comments and docstrings."""
     return runs.program_of(variants.get(variant))[:16]
 
 
 @checked
 def changed(row: Row) -> list[str]:
-    """The variants of a row that are no more what was timed."""
+    """The variants of a row that have changed since they were timed, or no longer exist."""
     known = {variant.id for variant in variants.variants()}
-    return [
-        name for name, was in row.kernels.items() if name not in known or fingerprint(name) != was
-    ]  # fmt: skip
+    return [name for name, was in row.kernels.items() if name not in known or fingerprint(name) != was]
 
 
 def card_mark(uuid: str) -> str:
-    """A mark that tells cards apart and names none."""
+    """A mark that tells cards apart without identifying them."""
     return hashlib.sha256(uuid.encode()).hexdigest()[:8]
 
 
 @checked
 def short_name(gpu: str) -> str:
-    """What the page of a GPU is called by: `h200` of an NVIDIA H200, `h100` of an NVIDIA H100 80GB HBM3."""
-    found = re.search(r"[a-z]+\d+\w*?(?=_|$)", slug(gpu))
-    return found[0] if found else slug(gpu)
+    """The name of a GPU's page: `h200` for an NVIDIA H200, `h100` for an NVIDIA H100 80GB HBM3."""
+    match = re.search(r"[a-z]+\d+\w*?(?=_|$)", slug(gpu))
+    return match[0] if match else slug(gpu)
 
 
-# What the page says of how the rows were taken.
+# The page's paragraph on how the rows were measured.
 METHOD = (
-    "Ours and the peers took turns in one run at each point, over the same inputs, which rotate past the L2; the median of the "
-    "rounds under CUDA-graph replay counts. Every result is compared with the reference or with ours before it is timed. "
-    "The ratio is ours over the fastest peer of that run; this project's own Triton kernel is one. The ceiling is the "
-    "time in which the same card fetches the same bytes by the fastest way found, as a share of ours. *On end* is the ratio "
-    "while each runs for a while, at the clocks of the power limit. ✗ marks a row whose kernel changed since."
+    "Ours and the peers took turns in one run at each point, over the same inputs, which rotate past the L2; "
+    "the median of the rounds under CUDA-graph replay counts. Every result is compared with the reference or "
+    "with ours before it is timed. The ratio is ours over the fastest peer of that run; this project's own "
+    "Triton kernel is one. The ceiling is the time in which the same card fetches the same bytes by the "
+    "fastest way found, as a share of ours. *On end* is the ratio while each runs for a while, at the clocks "
+    "of the power limit. ✗ marks a row whose kernel changed since."
 )
 
 
 @checked
 def page(results: Results) -> str:
-    """The page of results, in Markdown: what is behind a peer first, the worst first of all."""
+    """The page of results, in Markdown: first the rows that are slower than a peer, the worst one first."""
     stale = {row.key for row in results.rows if changed(row)}
     behind = sorted((row for row in results.rows if (row.ratio or 0) > 1), key=lambda row: -(row.ratio or 0))
     compared = [row for row in results.rows if row.ratio]
@@ -262,12 +279,14 @@ def page(results: Results) -> str:
     drivers = ", ".join(sorted({run.driver or "not known" for run in results.runs}))
     versions = ", ".join(f"{name} {value}" for name, value in sorted(results.versions.items()) if value)
     commands = " and ".join(dict.fromkeys(f"`{run.command}`" for run in results.runs))
+    span = " and ".join(dates[:: max(1, len(dates) - 1)])
+    level = len(compared) - len(behind)
     parts = [
         f"# {results.gpu}: ours and the peers",
-        f"{commands}, commit {results.commit}, {' and '.join(dates[:: max(1, len(dates) - 1)])}, driver {drivers}, {versions}; "
+        f"{commands}, commit {results.commit}, {span}, driver {drivers}, {versions}; "
         f"runs: {len(results.runs)}, cards: {len(cards)}. Peers: {_peers(results)}.",
         METHOD,
-        f"Of {len(results.rows)} rows {len(compared)} have a peer, {len(compared) - len(behind)} are ahead of it or level; "
+        f"Of {len(results.rows)} rows {len(compared)} have a peer, {level} are ahead of it or level; "
         f"{len(stale)} are of kernels that changed since.",
     ]
     parts += [f"Not installed, in one run at least: {_absent(results)}."] if results.absent else []
@@ -282,8 +301,8 @@ def page(results: Results) -> str:
 
 
 def _peers(results: Results) -> str:
-    found = {peer.name: peer.version for row in results.rows for peer in row.peers}
-    return ", ".join(f"{name} {version}".strip() for name, version in sorted(found.items())) or "none"
+    versions = {peer.name: peer.version for row in results.rows for peer in row.peers}
+    return ", ".join(f"{name} {version}".strip() for name, version in sorted(versions.items())) or "none"
 
 
 def _absent(results: Results) -> str:
@@ -312,35 +331,42 @@ def _clocks(row: Row) -> tuple[str, str]:
 def _table(rows: Sequence[Row], stale: set[str], section: bool = False) -> str:
     cells = [
         [
-            *([row.op] if section else []), _mark(row, stale), _number(row.us), row.fastest.name if row.fastest else "-",
-            _number(row.fastest.us if row.fastest else None), _ratio(row.ratio), _ratio(row.sustained_ratio),
-            _ratio(row.ceiling_us / row.us if row.ceiling_us else None), *_clocks(row),
+            *([row.op] if section else []),
+            _mark(row, stale),
+            _number(row.us),
+            row.fastest.name if row.fastest else "-",
+            _number(row.fastest.us if row.fastest else None),
+            _ratio(row.ratio),
+            _ratio(row.sustained_ratio),
+            _ratio(row.ceiling_us / row.us if row.ceiling_us else None),
+            *_clocks(row),
         ]
         for row in rows
-    ]  # fmt: skip
-    columns = [
-        *(["op"] if section else []), "point", "ours, µs", "fastest peer", "its µs", "ratio", "on end", "of ceiling", "MHz", "W",
-    ]  # fmt: skip
-    return _markdown(columns, cells)
+    ]
+    own = ["op"] if section else []
+    figures = ("ours, µs", "fastest peer", "its µs", "ratio", "on end", "of ceiling", "MHz", "W")
+    return _markdown([*own, "point", *figures], cells)
 
 
 def peers_added(row: Row, results: Results) -> float | None:
-    """The fastest peers' times of what a step or a prompt consists of, added up; None where one has no row with a peer."""
+    """The sum of the fastest peers' times of a step's or a prompt's parts; None where a part has no peer."""
     sizes = dict(word.split("=") for word in row.point.split()[1:])
     if row.section == "step":
         b, length, heads = sizes["batch"], sizes["context"], sizes["heads"]
         wanted: tuple[str, ...] = (
-            f"scoring decode b={b} len={length} heads=64 next_n=1", f"selection default rows={b} len={length} k=2048",
+            f"scoring decode b={b} len={length} heads=64 next_n=1",
+            f"selection default rows={b} len={length} k=2048",
             f"attention bf16 t={b} heads={heads} pages=4096",
-        )  # fmt: skip
+        )
     else:
         s, length = sizes["rows"], sizes["context"]
         wanted = (
-            f"scoring prefill s={s} skv={length} heads=64", f"selection default rows={s} len={length} k=2048",
-        )  # fmt: skip
-    held = {f"{each.section} {each.point}": each.fastest for each in results.rows}
-    found = [held.get(name) for name in wanted]
-    return sum(peer.us for peer in found if peer) if all(found) else None
+            f"scoring prefill s={s} skv={length} heads=64",
+            f"selection default rows={s} len={length} k=2048",
+        )
+    fastest = {f"{each.section} {each.point}": each.fastest for each in results.rows}
+    peers = [fastest.get(name) for name in wanted]
+    return sum(peer.us for peer in peers if peer) if all(peers) else None
 
 
 def _parts_table(rows: Sequence[Row], stale: set[str], results: Results) -> str:

@@ -1,9 +1,9 @@
-"""The search for the fastest variant at a user's shapes: swept knobs, ranked by the model, compiled, checked, timed.
+"""The search for the fastest variant at a user's shapes: sweep, rank by the model, compile, check, time.
 
-The committed variants come first, as what any other has to beat. After them two lists take turns: those that the cost
-model ranks best, and those one knob away from the fastest so far. Workers compile the next ones while the GPU times what
-is there. Every time goes into a journal as it is taken, so a search that is cut short goes on where it stopped, and a
-variant that hung or broke the process is not run again.
+The committed variants come first: the others have to beat them. Then two lists alternate: the variants that
+the cost model ranks best, and those that differ by one knob from the fastest so far. Workers compile the next
+variants while the GPU times those that are ready. Every time is written to a journal at once. An interrupted
+search continues from the journal, and a variant that hung or killed the process is not run again.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ from .grids import Fixture, Point, Timed
 
 log = logging.getLogger(__name__)
 
-# Swept variants of one shape that are rendered at most.
+# The most swept variants of one shape that are rendered.
 MOST_RENDERED = 1000
-# A variant that takes longer than this to be checked and timed hangs: the process ends, and the journal passes it over.
+# A variant that takes longer to check and time has hung: the process ends, and the next run skips the
+# variant.
 HUNG_SECONDS = 300.0
 HUNG_STATUS = 75
-# Variants that are timed once more at the end, in one go.
+# How many of the fastest variants are timed once more at the end.
 FINALISTS = 3
 TIERS = ("tiny", "edge")
 
@@ -64,10 +65,10 @@ Progress = Callable[[str], None]
 
 @checked
 def swept(call: registry.Call, level: int) -> list[Variant]:
-    """Every combination of the knobs up to a level whose guards accept a call, in every DSL; nothing is rendered yet."""
+    """Every combination of knobs up to a level, in every DSL, that accepts a call; not rendered yet."""
     program, arch = programs.get(call.op), get_arch(call.arch)
     knobs = [knob for knob in program.knobs if not knob.archs or arch.name in knob.archs]
-    found = []
+    accepted = []
     for values in product(*(knob.values(level) for knob in knobs)):
         assigned = dict(zip((knob.name for knob in knobs), values, strict=True))
         if not policies.get(call.op).useful(SimpleNamespace(**assigned), arch, level):
@@ -76,18 +77,18 @@ def swept(call: registry.Call, level: int) -> list[Variant]:
             name = program.variant_id(backend, arch, assigned)
             variant = Variant(name, call.op, backend, arch.name, assigned, Path())
             if registry.refusal(call, variant) is None:
-                found.append(variant)
-    return found
+                accepted.append(variant)
+    return accepted
 
 
 @checked
 def candidates(call: registry.Call, level: int) -> list[Variant]:
-    """The variants that a search may try for a call: the generated ones, and at a level above 0 those of the sweep.
+    """The variants that a search may try for a call: the generated ones and, above level 0, the swept ones.
 
-    The generator checks them against the architecture and renders what holds, into the cache.
+    The generator checks swept variants against the architecture and renders the valid ones into the cache.
 
     Raises:
-        ToolchainError: a level above 0, and no generator here.
+        ToolchainError: the level is above 0, and there is no generator here.
         InvalidArgumentError: the generator failed.
     """
     known = {v.id: v for v in variants.variants(call.op) if registry.refusal(call, v) is None}
@@ -104,31 +105,25 @@ def candidates(call: registry.Call, level: int) -> list[Variant]:
 
 @lru_cache(maxsize=8)
 def _rendered(op: str, arch: str, level: int, names: tuple[str, ...]) -> Path:
-    """The folder with these variants' modules; shapes that the same variants serve render them once."""
+    """Render variants, once for all shapes that have the same ones; gives the folder with their modules."""
     source = bench.checkout()
     if source is None or importlib.util.find_spec("jinja2") is None:
         raise ToolchainError(
             "tune",
             expected="a source checkout with Jinja, whose generator renders the variants of a sweep",
             got="an installed library" if source is None else "no Jinja",
-            fix="run it in a checkout after `make setup`, or pass --level 0 to search the generated variants alone",
+            fix="run it in a checkout after `make setup`, "
+            "or pass --level 0 to search the generated variants alone",
         )
     folder = env.cache_root() / "generated" / "tune"
+    pattern = f"^(?:{'|'.join(map(re.escape, names))})$"
+    which = ["--op", op, "--arch", arch, "--level", str(level), "--filter", pattern]
     argv = [
         sys.executable,
         "-m",
         "codegen",
         "generate",
-        "--op",
-        op,
-        "--arch",
-        arch,
-        "--level",
-        str(level),
-    ]
-    argv += [
-        "--filter",
-        f"^(?:{'|'.join(map(re.escape, names))})$",
+        *which,
         "--no-compile",
         "--json",
         "--out",
@@ -138,14 +133,17 @@ def _rendered(op: str, arch: str, level: int, names: tuple[str, ...]) -> Path:
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise InvalidArgumentError(
-            op, expected="variants that can be rendered", got=last, fix=f"see `python -m codegen list --op {op}`"
-        )  # fmt: skip
+            op,
+            expected="variants that can be rendered",
+            got=last,
+            fix=f"see `python -m codegen list --op {op}`",
+        )
     return folder
 
 
 @dataclass
 class Journal:
-    """Every time that searches on a GPU took, a line each; `fresh` begins without those of earlier runs."""
+    """All times that searches measured on a GPU, one line each; `fresh` ignores those of earlier runs."""
 
     path: Path
     fresh: bool = False
@@ -162,11 +160,11 @@ class Journal:
                 self.held[key] = row
 
     def row_of(self, point: Point, variant: Variant) -> dict[str, Any] | None:
-        """What is known of a variant at a point; None where it was not tried, or was another text then."""
+        """The journal's row of a variant at a point; None where it was not tried, or has changed since."""
         return self.held.get(tuple(_key(point, variant)[name] for name in _KEY))
 
     def add(self, point: Point, variant: Variant, **found: Any) -> None:
-        """Note what became of a variant.
+        """Record the outcome of a variant.
 
         Raises:
             CacheError: the journal cannot be written.
@@ -177,8 +175,11 @@ class Journal:
             bench.append(self.path, as_json("found", row) + "\n")
         except OSError as error:
             raise CacheError(
-                str(self.path), expected="a journal that can be written", got=str(error), fix="set DSL_KERNELS_TUNED_DIR"
-            ) from None  # fmt: skip
+                str(self.path),
+                expected="a journal that can be written",
+                got=str(error),
+                fix="set DSL_KERNELS_TUNED_DIR",
+            ) from None
 
 
 _KEY = ("op", "point", "variant", "sha256", "declaration", "version")
@@ -191,13 +192,14 @@ def _key(point: Point, variant: Variant) -> dict[str, str]:
 
 @dataclass
 class Search:
-    """One shape's search.
+    """The search for one shape.
 
     Attributes:
-        deadline: of `time.monotonic`; the committed variants are timed in any point.
-        first: variants outside the committed set that won elsewhere, tried right after it.
-        times: what was found, of this run and of the journal.
+        deadline: its end by `time.monotonic`; the committed variants are timed in any case.
+        first: ids outside the committed set that won elsewhere, tried together with it.
+        times: the times of this run and of the journal.
         failed: a line for each variant that could not be compiled or run, or is wrong.
+        tried: how many variants this run has tried.
     """
 
     point: Point
@@ -211,7 +213,10 @@ class Search:
     tried: int = 0
 
     def run(self, known: Sequence[Variant], progress: Progress = lambda text: None) -> dict[str, Any] | None:
-        """Try candidates until there are none or the time is over; the tuned entry, or None where none could be timed."""
+        """Try candidates until none are left or the time is over.
+
+        Gives the tuned entry, or None where no variant could be timed.
+        """
         call = grids.call_of(self.point, self.fixture)
         generated = {variant.id for variant in variants.variants(self.point.op)}
         model = {v.id: registry.predicted_us(call, v) for v in known}
@@ -239,37 +244,38 @@ class Search:
         return self.entry(generated)
 
     def entry(self, generated: set[str]) -> dict[str, Any] | None:
-        """The tuned entry of the times: the winner and the generated variants, as others are not kept."""
+        """The tuned entry: the times of the winner and of the generated variants; others are not kept."""
         best = min(self.times, key=lambda timed: timed.us, default=None)
         kept = [
             timed
             for timed in self.times
             if timed.variant in generated or (best and timed.variant == best.variant)
         ]
-        found = grids.entry_of(self.point, self.fixture, kept)
-        return found and {**found, "declaration": measured.declaration(self.point.op)}
+        entry = grids.entry_of(self.point, self.fixture, kept)
+        return entry and {**entry, "declaration": measured.declaration(self.point.op)}
 
     def _recall(self, variant: Variant, row: Mapping[str, Any]) -> bool:
+        """Take a variant's times from the journal; False where the row has none."""
         try:
-            found = [Timed(variant.id, dict(launch), float(us)) for launch, us in row["times"]]
+            times = [Timed(variant.id, dict(launch), float(us)) for launch, us in row["times"]]
         except (KeyError, TypeError, ValueError):
             return False
-        self.times += found
-        return bool(found)
+        self.times += times
+        return bool(times)
 
     def _next(self, waiting: Sequence[Variant], known: Mapping[str, Variant]) -> list[Variant]:
-        """The next to try: in turns the model's best, and its best of those one knob away from the fastest."""
+        """The next batch: alternately the model's best, and its best of those one knob from the fastest."""
         size = 2 * (self.jobs or pool.default_jobs())
         best = min(self.times, key=lambda timed: timed.us, default=None)
         fastest = known.get(best.variant) if best else None
         beside = [v for v in waiting if fastest is not None and _knobs_apart(v, fastest) <= 1]
-        found: dict[str, Variant] = {}
+        batch: dict[str, Variant] = {}
         for near, ranked in zip([*beside, *[None] * len(waiting)], waiting, strict=False):
             for variant in filter(None, (near, ranked)):
-                found.setdefault(variant.id, variant)
-            if len(found) >= size:
+                batch.setdefault(variant.id, variant)
+            if len(batch) >= size:
                 break
-        return list(found.values())[:size]
+        return list(batch.values())[:size]
 
     def _try(self, batch: Sequence[Variant], limit: float | None, progress: Progress) -> None:
         by_id = {variant.id: variant for variant in batch}
@@ -291,7 +297,7 @@ class Search:
                     return
 
     def _time(self, variant: Variant, progress: Progress) -> None:
-        """Check a variant and time it; what it is worth, or why it is worth nothing, goes into the journal."""
+        """Check a variant and time it; its times, or the reason of its failure, go into the journal."""
         progress(variant.id)
         self.tried += 1
         self.journal.add(self.point, variant, begun=True)
@@ -300,21 +306,21 @@ class Search:
             with _watched(variant):
                 if variant.id not in {held.id for held in variants.variants(variant.op)}:
                     verify(variant)
-                found = list(grids.time_variant(self.point, self.fixture, variant))
+                times = list(grids.time_variant(self.point, self.fixture, variant))
         except (DslKernelError, RuntimeError) as error:
             self.failed.append(f"{variant.id}: {error}")
             self.journal.add(self.point, variant, failed=str(error))
             _require_context(variant, error)
             return
         except BaseException:
-            # Whoever interrupts a search means no variant.
+            # An interrupted search says nothing about the variant: try it again in the next run.
             self.journal.add(self.point, variant, again=True)
             raise
-        self.times += found
-        self.journal.add(self.point, variant, times=[[t.launch, t.us] for t in found])
+        self.times += times
+        self.journal.add(self.point, variant, times=[[t.launch, t.us] for t in times])
 
     def _settle(self, known: Mapping[str, Variant], selected: str) -> None:
-        """Time the fastest few and what is selected today once more, one after the other: clocks differ between runs."""
+        """Time the fastest few and today's selection once more, back to back: clocks differ between runs."""
         best: dict[str, float] = {}
         for timed in sorted(self.times, key=lambda timed: timed.us):
             best.setdefault(timed.variant, timed.us)
@@ -332,19 +338,21 @@ class Search:
 
 
 def _knobs_apart(a: Variant, b: Variant) -> int:
-    """Knobs in which two variants differ; the DSL counts as one."""
+    """How many knobs differ between two variants; the DSL counts as one."""
     return (a.backend != b.backend) + sum(a.knobs.get(name) != value for name, value in b.knobs.items())
 
 
 @contextlib.contextmanager
 def _watched(variant: Variant) -> Iterator[None]:
-    """End the process if a kernel hangs: a synchronisation that waits for it cannot be interrupted otherwise."""
+    """End the process if a kernel hangs: nothing else interrupts a synchronisation that waits for it."""
 
     def end() -> None:
         log.error(
-            "%s did not end within %g s, and the process with it: run the same command again, it goes on behind this variant",
-            variant.id, HUNG_SECONDS,
-        )  # fmt: skip
+            "%s did not end within %g s, so the process ends: "
+            "run the same command again, it skips this variant",
+            variant.id,
+            HUNG_SECONDS,
+        )
         os._exit(HUNG_STATUS)
 
     timer = threading.Timer(HUNG_SECONDS, end)
@@ -357,10 +365,10 @@ def _watched(variant: Variant) -> Iterator[None]:
 
 
 def _require_context(variant: Variant, error: Exception) -> None:
-    """Whether the GPU still answers after a failure: an illegal access destroys the context for good.
+    """Check that the GPU still answers after a failure: an illegal access destroys the context.
 
     Raises:
-        LaunchError: it does not.
+        LaunchError: the GPU does not answer.
     """
     if measure.DEVICE == "cpu":
         return
@@ -371,37 +379,37 @@ def _require_context(variant: Variant, error: Exception) -> None:
             variant.id,
             expected="a kernel that leaves the GPU usable",
             got=str(error),
-            fix="run the same command again: it goes on behind this variant; and report it",
+            fix="run the same command again, it skips this variant; and report it",
         ) from None
 
 
 @checked
 def verify(variant: Variant) -> None:
-    """Compare a variant with the reference on the small workloads of its problem, edge cases included.
+    """Compare a variant with the reference on the small workloads of its problem, including edge cases.
 
     Raises:
-        WrongResultError: one differs.
+        WrongResultError: a result differs.
     """
     name = executors.for_device(torch.device(measure.DEVICE).type, env.EXECUTOR.get())
     launcher = executors.get(name).prepare(variant)
     once: Any = SimpleNamespace(name=name, prepare=lambda *_: launcher)
     for workload in trial.workloads(variant, *TIERS):
         example = trial.cached_example(variant.op, workload)
-        found = trial.run(variant, workload, once, device=measure.DEVICE, example=example).comparison
-        if not found.ok:
+        comparison = trial.run(variant, workload, once, device=measure.DEVICE, example=example).comparison
+        if not comparison.ok:
             raise WrongResultError(
                 f"{variant.id} on {workload.name}",
                 expected="the reference's result",
-                got="; ".join(found.failures),
+                got="; ".join(comparison.failures),
                 fix="report it: no time of it is recorded",
             )
 
 
 def user_folder() -> Path:
-    """Where the user's tables lie.
+    """The folder of the user's tables.
 
     Raises:
-        CacheError: there is no place for them.
+        CacheError: there is no such folder.
     """
     root = env.tuned_root()
     if root is None:
@@ -415,18 +423,18 @@ def user_folder() -> Path:
 
 
 def journal_path(root: Path, gpu: str) -> Path:
-    """Where the times of searches on a GPU are kept."""
+    """The path of the journal of searches on a GPU."""
     return root / "journal" / f"{measured.slug(gpu)}.jsonl"
 
 
 @checked
 def keep(gpu: str, entries: Sequence[Mapping[str, Any]], winners: Mapping[str, Variant]) -> Path:
-    """Add entries to the user's table, and the modules of winners that the generated set lacks.
+    """Add entries to the user's table, and keep the modules of winners that the generated set lacks.
 
-    What the table held for other points stays, as far as it can be used.
+    The table's usable entries for other points stay.
 
     Raises:
-        CacheError: there is no place for it, or it cannot be written.
+        CacheError: there is no folder for the table, or it cannot be written.
     """
     root = user_folder()
     merged = measured.merged([dict(entry) for entry in entries], measured.user_table(gpu).entries)
@@ -445,15 +453,17 @@ def keep(gpu: str, entries: Sequence[Mapping[str, Any]], winners: Mapping[str, V
         )
     except OSError as error:
         raise CacheError(
-            str(error.filename or path), expected="a folder that can be written", got=error.strerror or str(error),
+            str(error.filename or path),
+            expected="a folder that can be written",
+            got=error.strerror or str(error),
             fix="correct its permissions, or set DSL_KERNELS_TUNED_DIR to another",
-        ) from None  # fmt: skip
+        ) from None
     registry.clear()
     return path
 
 
 def _keep_modules(root: Path, held: Mapping[str, Variant]) -> None:
-    """Modules first and their manifest last, so that what it lists is there."""
+    """Write the modules first and their manifest last, so that everything it lists exists."""
     records = []
     for variant in held.values():
         text = variant.path.read_bytes()
@@ -470,11 +480,16 @@ def _keep_modules(root: Path, held: Mapping[str, Variant]) -> None:
             storage.write_atomically(root / file, text)
         records.append(
             {
-                "id": variant.id, "op": variant.op, "backend": variant.backend, "arch": variant.arch,
-                "knobs": dict(variant.knobs), "declared": dict(variant.declared), "file": file.as_posix(),
+                "id": variant.id,
+                "op": variant.op,
+                "backend": variant.backend,
+                "arch": variant.arch,
+                "knobs": dict(variant.knobs),
+                "declared": dict(variant.declared),
+                "file": file.as_posix(),
                 "sha256": variant.sha256,
             }
-        )  # fmt: skip
+        )
     manifest = {"schema": variants.SCHEMA, "variants": sorted(records, key=lambda record: str(record["id"]))}
     storage.write_atomically(
         root / variants.MANIFEST, (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode()
@@ -483,14 +498,16 @@ def _keep_modules(root: Path, held: Mapping[str, Variant]) -> None:
 
 @checked
 def named_points(op: str, form: str | None, dims: Mapping[str, Sequence[Any]]) -> list[Point]:
-    """The points that sizes name: every combination of the values, and the grid's first point for what they leave out.
+    """The points that sizes name: every combination of values; the grid's first point gives the other sizes.
 
     Args:
-        dims: sizes by the names of points or of the operands' dims (`Problem.point_of`).
+        op: The operation.
+        form: The form; by default the one that the sizes imply.
+        dims: Values of sizes, by the names of points or of the operands' dims (`Problem.point_of`).
 
     Raises:
-        UnknownNameError: a size that no point of the form has.
-        InvalidArgumentError: a value of another kind, or two that say different things of one size.
+        UnknownNameError: no point of the form has such a size.
+        InvalidArgumentError: a value has another kind, or two values contradict each other.
     """
     problem = programs.get(op).problem
     chosen = form or problem.form_of(dims)

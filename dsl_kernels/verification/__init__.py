@@ -1,1 +1,1 @@
-"""Whether a variant is right: `trial` runs one against the reference, `runs` keeps the record of where it matched."""
+"""Whether a variant is right: `trial` compares one with the reference, `runs` records where it matched."""

@@ -1,4 +1,4 @@
-"""Workloads that make an emulated kernel go round: every ring wraps, a CTA has several tiles and several queries."""
+"""Workloads that make an emulated kernel iterate: rings wrap, and a CTA has several tiles and queries."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from . import trial
 if TYPE_CHECKING:
     from ..emulator import Coverage
 
-#: A ring wraps twice in this many rounds of it, the last one begun.
+# Full rounds of each ring in a workload; one more tile begins another.
 ROUNDS = 2
 
 
 def source_text(variant: Variant, reached: Coverage) -> Callable[[str], str | None]:
-    """The text of a line "file:number" of the variant's module, of a device helper, or of what a DSL made of them."""
+    """A function from "file:number" to that line of the module, a device helper or the DSL's output."""
     package = Path(__file__).resolve().parents[1]
     names = reached.program.module.files.values() if reached.program else ()
     places = {Path(name).name: package.parent / name for name in names if name.startswith(package.name)}
     places[variant.path.name] = variant.path
     folder = store.lookup(variant)
     if folder is not None:
-        places["kernel.cu"] = folder / "kernel.cu"  # what TileLang made of the module
+        places["kernel.cu"] = folder / "kernel.cu"  # TileLang's CUDA
     texts: dict[str, list[str]] = {}
 
     def line(at: str) -> str | None:
@@ -44,11 +44,12 @@ def source_text(variant: Variant, reached: Coverage) -> Callable[[str], str | No
 
 @checked
 def workloads(variant: Variant) -> list[tuple[Workload, dict[str, int]]]:
-    """What to run in the emulator, each with the launch dims to fix: the tiny workloads, and those that go round.
+    """Workloads for the emulator, each with the launch dims to fix: the tiny ones, and those that iterate.
 
-    The launch dims leave a call to one CTA or cluster where its program lets one take tiles in turn.
+    The launch dims give a whole call to one CTA or cluster if its program lets one take tiles in turn.
     """
-    long = [pair for pair in _LONG.get(variant.op, _none)(SimpleNamespace(**variant.knobs)) if _takes(variant, *pair)]  # fmt: skip
+    pairs = _LONG.get(variant.op, _none)(SimpleNamespace(**variant.knobs))
+    long = [pair for pair in pairs if _takes(variant, *pair)]
     return [*((item, {}) for item in trial.workloads(variant, "tiny")), *long]
 
 
@@ -57,40 +58,41 @@ def _takes(variant: Variant, workload: Workload, launch: Mapping[str, int]) -> b
 
 
 def _workload(form: str, params: dict[str, Any]) -> Workload:
-    """Named by what is in it: examples are kept by their workload's name."""
+    """A workload named after its parameters, because examples are cached by their workload's name."""
     sizes = "_".join(f"{key}{value}" for key, value in params.items() if isinstance(value, int | str))
     lens = params.get("lens")
-    return Workload(f"round_{form}_{sizes}{f'_{len(lens)}x{len(lens[0])}_{lens[0][0]}' if lens else ''}", "edge", form, params)  # fmt: skip
+    ragged = f"_{len(lens)}x{len(lens[0])}_{lens[0][0]}" if lens else ""
+    return Workload(f"round_{form}_{sizes}{ragged}", "edge", form, params)
 
 
 def _gqa(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
-    """Two blocks of rows and more, of two heads of every CTA of a cluster, for one CTA or cluster."""
+    """More than one block of rows and two heads for each CTA, in a launch of one CTA or cluster."""
     from ..kernels.gqa_forward.program.common import query_rows
 
     rows = int(query_rows(k))
     for causal in (0, 1):
         sizes = {
             "b": 1,
-            # Causal: three blocks, of which the groups of one end in different tiles.
+            # Causal: three blocks, within one of which the groups end in different tiles.
             "sq": 3 * rows - 9 if causal else rows + 40,
             "skv": 3 * rows - 9 if causal else max(rows + 60, k.tile * k.stages + 7),
             "heads": 2 * k.cluster,
             "kv_heads": 2,
             "dim": k.dim,
             "causal": causal,
-            # Scores that grow so much from tile to tile that what was summed up is rescaled.
+            # Scores that grow from tile to tile, so that the accumulated sums must be rescaled.
             **({"q_scale": 40.0} if causal else {}),
         }
         yield _workload(k.dtype, sizes), {"ctas": 1, "abreast": 1}
 
 
 def attended_heads(knobs: Mapping[str, Any]) -> int:
-    """Heads of a call to a variant of attention: where it takes any, a block that is full and one that is not."""
+    """Heads of a call to an attention variant; a full block and a partial one if it takes any number."""
     return int(knobs["block"] + 4 if knobs["heads"] == "any" else knobs["heads"])
 
 
 def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
-    """Three queries, each of one CTA or cluster or shared by two, with more tiles than twice the slots of the ring."""
+    """Three queries, each for one CTA or cluster or split between two, with more than two rounds of tiles."""
     from ..kernels.sparse_mla.program.common import shares_out
 
     stages, shares = getattr(k, "stages", 3), max(getattr(k, "cluster", 1), getattr(k, "slices", 1))
@@ -98,18 +100,18 @@ def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]
     launch, joined = {"splits": shares}, {"splits": 2 * shares}
     walks = shares_out(k)
     if shares == 1 and not walks:
-        joined["all_resident"] = 0  # then the last to come merges
+        joined["all_resident"] = 0  # the last CTA to arrive merges
     if walks:  # one CTA for all queries
         launch["ctas"] = 1
     sizes = {"t": t, "heads": attended_heads(vars(k)), "topk": topk, "n": 2 * topk}
     yield _workload(k.kv, {**sizes, "ids": "holes"}), launch
-    # A row that its length does not cut, one of no tokens and one of some.
+    # A row without a limit on its length, an empty row, and a shortened one.
     yield _workload(k.kv, {**sizes, "ids": "holes", "lengths": True}), joined
     yield _workload(k.kv, {**sizes, "ids": "mixed"}), launch
 
 
 def _lightning_indexer(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
-    """Decode: 34 sequences, one of many tiles, to one CTA and to three. Prefill: all tiles of a block to one CTA."""
+    """Decode: 34 sequences, one of them long, for one CTA and for three. Prefill: a block's tiles for one."""
     from ..kernels.lightning_indexer.problem import form_of
 
     tiles, form = ROUNDS * k.stages + 1, form_of(k.mode, k.kind)

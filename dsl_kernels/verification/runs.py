@@ -1,8 +1,8 @@
 """Where each variant has run and matched the reference, so that listings stay honest.
 
-`runs.json` is written by `python -m dsl_kernels verify --record`. A record names the source it was made from: the
-generated module and the device helpers that it imports. When what one of them does has changed since, it no longer
-counts; comments, docstrings and line breaks may.
+`python -m dsl_kernels verify --record` writes `runs.json`. A record names the source that ran: the generated
+module and the device helpers that it imports. It no longer counts once their code has changed; comments,
+docstrings and line breaks may change.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ EXECUTORS = ("cuda", "emulator", "interpreter")
 
 @dataclass(frozen=True)
 class Run:
-    """One executor's record: where (a GPU's name, or "CPU"), when, how many workloads, of this source or not.
+    """One executor's record: where it ran (a GPU's name, or "CPU"), when, and on how many workloads.
 
-    `counted` is what the emulator counted in one launch: its workload, the instructions, and figures by pipe and level.
+    `current` says whether the source is still the same. `counted` is what the emulator counted in one launch:
+    the workload, its instructions, and figures by pipe and memory level.
     """
 
     executor: str
@@ -57,12 +58,12 @@ def _read(path: Path, stamp: int) -> Mapping[str, Any]:
 
 
 def source_of(variant: Variant) -> str:
-    """SHA-256 of a variant's program text: its generated module, and the device helpers with their names."""
+    """SHA-256 of a variant's program text: its generated module, and its device helpers with their names."""
     return _digest(variant, variant.sha256, lambda content: content)
 
 
 def program_of(variant: Variant) -> str:
-    """SHA-256 of what a variant's program text does: of the same files without comments, docstrings and line breaks."""
+    """SHA-256 of the same files' code, without comments, docstrings and line breaks."""
     return _digest(variant, hashlib.sha256(program(variant.path.read_bytes())).hexdigest(), program)
 
 
@@ -79,7 +80,7 @@ _SILENT = ("COMMENT", "NL", "ENCODING")
 
 @lru_cache(maxsize=256)
 def program(source: bytes) -> bytes:
-    """The tokens of Python source that make a difference when it runs, alike under every Python; of other files, all of it."""
+    """The significant tokens of Python source, the same under every Python version; other text unchanged."""
     try:
         named = [
             (tokenize.tok_name[token.type], token.string, token.start, token.end)
@@ -93,22 +94,22 @@ def program(source: bytes) -> bytes:
         for kind, string in whole_strings(named, lines)
         if kind not in _SILENT
     ]
-    said: list[str] = []
+    significant: list[str] = []
     for i, (kind, string) in enumerate(tokens):
-        # A string that is a statement of its own: what is before it ends a line or begins a block.
+        # Drop a string that is a statement: the token before it ends a line or begins a block.
         if kind == "STRING" and (i == 0 or tokens[i - 1][0] in _LAYOUT) and tokens[i + 1][0] == "NEWLINE":
             tokens[i + 1] = ("NL", "")
         elif kind != "NL":
-            said.append(f"{kind} {string}")
-    return "\n".join(said).encode()
+            significant.append(f"{kind} {string}")
+    return "\n".join(significant).encode()
 
 
+# Kind, text, and the rows (from 1) and columns where a token starts and ends.
 Token = tuple[str, str, tuple[int, int], tuple[int, int]]
-"""Name of the kind, text, and row (from 1) and column where a token starts and ends."""
 
 
 def whole_strings(tokens: Iterable[Token], lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Kinds and texts of tokens; an f-string is one of kind STRING, as before Python 3.12, which gives its parts."""
+    """Kinds and texts of tokens. An f-string is one STRING, as before Python 3.12, which splits it."""
     depth, begin = 0, (1, 0)
     for kind, string, start, end in tokens:
         if kind in ("FSTRING_START", "TSTRING_START"):
@@ -135,28 +136,28 @@ def of(variant: Variant, path: Path | None = None) -> list[Run]:
     path = path or PATH
     if not path.exists():
         return []
-    held = _read(path, path.stat().st_mtime_ns).get(variant.id, {})
-    source = source_of(variant) if held else ""
-    # Read word by word only where a character differs.
-    same = all(item["source"] == source for item in held.values())
-    said = "" if same else program_of(variant)
+    mine = _read(path, path.stat().st_mtime_ns).get(variant.id, {})
+    source = source_of(variant) if mine else ""
+    # Tokens are compared only if the texts differ.
+    same = all(item["source"] == source for item in mine.values())
+    program_hash = "" if same else program_of(variant)
     return [
         Run(
             name,
             item["where"],
             item["date"],
             int(item["workloads"]),
-            item["source"] == source or (not same and item.get("program") == said),
+            item["source"] == source or (not same and item.get("program") == program_hash),
             item.get("counted", {}),
         )
         for name in EXECUTORS
-        if (item := held.get(name)) is not None
+        if (item := mine.get(name)) is not None
     ]
 
 
 @checked
 def summary(records: list[Run]) -> str:
-    """One phrase: hardware by its name, else the best there is; "not run" where nothing ran."""
+    """One phrase: the GPUs that ran it, or else the other executors; "not run" if nothing ran."""
     current = [r for r in records if r.current]
     if not current:
         return "changed since it ran" if records else "not run"
@@ -176,17 +177,17 @@ def record(
     """Add or replace one record.
 
     Raises:
-        ArtifactError: the records that are there are damaged.
+        ArtifactError: the existing records are damaged.
         CacheError: they cannot be written.
     """
     path = path or PATH
-    held = dict(_read(path, path.stat().st_mtime_ns)) if path.exists() else {}
+    runs = dict(_read(path, path.stat().st_mtime_ns)) if path.exists() else {}
     entry = {"where": where, "date": date, "workloads": workloads}
     entry |= {"source": source_of(variant), "program": program_of(variant)}
     if counted:
         entry["counted"] = dict(counted)
-    mine = {**held.get(variant.id, {}), executor: entry}
-    content = {"schema": SCHEMA, "runs": {**held, variant.id: mine}}
+    of_variant = {**runs.get(variant.id, {}), executor: entry}
+    content = {"schema": SCHEMA, "runs": {**runs, variant.id: of_variant}}
     text = as_json("counted", content, indent=1, sort_keys=True)
     try:
         write_atomically(path, f"{text}\n".encode())

@@ -1,4 +1,4 @@
-"""Run one variant on one workload and compare it with the reference; tests, the CLI and benchmarks all do it here."""
+"""Run one variant on one workload and compare it with the reference; for tests, the CLI and benchmarks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..variants import Variant
 
 @dataclass
 class Trial:
-    """Operands of a launch, as they were after it, and what the comparison found."""
+    """Operands after a launch, the reference's results, and the comparison."""
 
     operands: dict[str, Any]
     dims: dict[str, int]
@@ -32,32 +32,32 @@ class Trial:
 
 @checked
 def workloads(variant: Variant, *tiers: str, fit: bool = True) -> list[Workload]:
-    """The workloads of a variant's op in these tiers, with the form and the extents that its knobs fix.
+    """The workloads of a variant's op in these tiers, adapted to the form and the extents that its knobs fix.
 
-    So each edge case is tried on every variant; with `fit` off only on those that take it as it is written. A workload
-    that had to change carries the change in its name; those that become equal are listed once, and those that the
-    variant cannot take are left out. No reference runs.
+    Thus each edge case is tried on every variant; with `fit` off, only on variants that take it unchanged. An
+    adapted workload's name says what was changed. Workloads that become equal are listed once, and those that
+    the variant cannot take are left out. The reference does not run.
     """
-    found: dict[tuple[str, str], Workload] = {}
+    distinct: dict[tuple[str, str], Workload] = {}
     for workload in problems.get(variant.op).workloads:
         if workload.tier not in tiers:
             continue
         wanted = fitted(variant, workload) if fit else workload
         key = (wanted.form, repr(sorted(wanted.params.items())))
-        if key not in found and _refusal(variant, wanted, _cached_dims(variant.op, wanted)) is None:
-            found[key] = wanted
-    return list(found.values())
+        if key not in distinct and _refusal(variant, wanted, _cached_dims(variant.op, wanted)) is None:
+            distinct[key] = wanted
+    return list(distinct.values())
 
 
 @checked
 def fitted(variant: Variant, workload: Workload) -> Workload:
-    """A workload with the form and the extents that a variant's knobs fix, which its name then carries."""
+    """A workload with the form and the extents that a variant's knobs fix; its name says what was changed."""
     program = programs.get(variant.op)
     params, form, name = dict(workload.params), workload.form, workload.name
     wanted = program.form(variant.knobs, form)
     if program.problem.forms_share_workloads(form, wanted):
         form = wanted
-    # A parameter named after a form says something of that form only.
+    # A parameter whose name begins with a form's name belongs to that form only.
     others = [name for name in program.problem.forms if name != form]
     params = {
         key: value for key, value in params.items() if not key.startswith(tuple(f"{o}_" for o in others))
@@ -65,7 +65,7 @@ def fitted(variant: Variant, workload: Workload) -> Workload:
     extents = {extent for spec in program.problem.operands(form) for extent in spec.shape}
     for knob in program.knobs:
         fixed = variant.knobs.get(knob.name)
-        # A word fixes none.
+        # A knob whose value is a word fixes no extent.
         if knob.name in extents & params.keys() and isinstance(fixed, int) and fixed != params[knob.name]:
             params[knob.name] = fixed
             name += f"_{knob.spell(fixed)}"
@@ -87,7 +87,7 @@ def _cached_inputs(op: str, workload: Workload) -> dict[str, Any]:
 
 
 def _cached_dims(op: str, workload: Workload) -> dict[str, int]:
-    """Hundreds of variants are asked about each draw, whose dims are the same for all."""
+    """Dims of a draw, cached because hundreds of variants ask for them."""
     key = (op, workload.name)
     if key not in _dims:
         _dims[key] = dims_of(op, workload, _cached_inputs(op, workload))
@@ -96,7 +96,7 @@ def _cached_dims(op: str, workload: Workload) -> dict[str, int]:
 
 @checked
 def cached_example(op: str, workload: Workload) -> Example:
-    """One draw and one reference for all variants of an operation, kept for the process."""
+    """One draw and one reference for all variants of an operation, cached for the life of the process."""
     key = (op, workload.name)
     if key not in _examples:
         _examples[key] = _expected(op, workload, _cached_inputs(op, workload))
@@ -113,7 +113,7 @@ def call_of(variant: Variant, workload: Workload, inputs: Mapping[str, Any]) -> 
 def accepts(
     variant: Variant, workload: Workload, inputs: Mapping[str, Any], launch: Mapping[str, int] | None = None
 ) -> str | None:
-    """Why a variant cannot run a workload (with these launch dims fixed); None where it can."""
+    """Why a variant cannot run a workload (with these launch dims fixed); None if it can."""
     return _refusal(variant, workload, {**dims_of(variant.op, workload, inputs), **(launch or {})})
 
 
@@ -125,7 +125,7 @@ def _refusal(variant: Variant, workload: Workload, dims: Mapping[str, int]) -> s
 @checked
 @dataclass(frozen=True)
 class Example:
-    """Random inputs of a workload, on the CPU, and what every variant must make of them."""
+    """Random inputs of a workload, on the CPU, and the results expected of every variant."""
 
     inputs: dict[str, Any]
     expected: dict[str, torch.Tensor]
@@ -150,7 +150,7 @@ def draw(op: str, workload: Workload, seed: int) -> dict[str, Any]:
 
 @checked
 def to_device(values: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """The tensors among the values on `device`; a strided row view keeps its strides."""
+    """The values with their tensors on `device`; a strided view of rows keeps its strides."""
     require_device("device", device)
     return {
         name: _moved(value, device) if isinstance(value, torch.Tensor) else value
@@ -159,9 +159,11 @@ def to_device(values: Mapping[str, Any], device: str) -> dict[str, Any]:
 
 
 def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    if device == "cpu" or tensor.is_contiguous():
+    whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    if device == "cpu" or (tensor.is_contiguous() and whole):
         return tensor.to(device)
-    # .to() would pack the rows: copy what lies between them too and take the same view of the copy.
+    # .to() would pack the rows, and leave out what peers hold around them: copy the whole storage, gaps
+    # included, and take the same view of the copy.
     span = torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
     return torch.as_strided(span.to(device), tensor.shape, tensor.stride(), tensor.storage_offset())
 
@@ -170,7 +172,7 @@ def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
 def allocate(
     variant: Variant, workload: Workload, inputs: Mapping[str, Any], launch: Mapping[str, int] | None = None
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """Operands with poisoned outputs and workspaces, unless the inputs hold these, and the value of every dim."""
+    """Operands, with poisoned outputs and workspaces unless the inputs have them, and all dims."""
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     dims = dims_of(variant.op, workload, inputs)
     device = next(value.device for value in inputs.values() if isinstance(value, torch.Tensor))
@@ -194,7 +196,7 @@ def allocate(
 
 @checked
 def poison(spec: OperandSpec, dims: Mapping[str, int], device: torch.device) -> torch.Tensor:
-    """A tensor that no correct kernel would produce: NaN, or -77; zero where the kernel demands it."""
+    """A tensor of values that no correct kernel produces: NaN or -77, or zeros if the kernel needs them."""
     if missing := [e for e in spec.shape if isinstance(e, str) and e not in dims]:
         raise InvalidArgumentError(
             "dims",
@@ -228,7 +230,7 @@ def run(
 
     Args:
         launch: overrides of launch dims, e.g. {"splits": 3}.
-        example: inputs and expectation made before, to try several variants on one draw.
+        example: inputs and expected results made earlier, to try several variants on one draw.
     """
     problem = problems.get(variant.op)
     example = example if example is not None else make_example(variant.op, workload, seed)
@@ -253,7 +255,7 @@ def on_cpu(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @checked
 def dims_of(op: str, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, int]:
-    """Dims of the inputs and of the outputs that a caller would allocate for them."""
+    """Dims of the inputs, and of the outputs that a caller would allocate for them."""
     problem = problems.get(op)
     operands = problem.operands(workload.form)
     for spec in operands:

@@ -1,3 +1,4 @@
-"""The files of the example kernels and of the test DSL belong into a tree of their own, where test_newcomer.py puts them."""
+"""Keeps the files of the example kernels and of the test DSL from being collected:
+test_newcomer.py copies them."""
 
 collect_ignore = ["newcomer", "newcomer_rms_norm", "toydsl"]

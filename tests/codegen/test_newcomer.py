@@ -1,6 +1,6 @@
-"""A kernel and a DSL that are not ours, in a copy of the checkout: nothing outside their own files is written.
+"""A new kernel and a new DSL in a copy of the checkout: no file but their own is written.
 
-The kernel is the row softmax of newcomer/, as docs/extending.md tells to write it; the DSL is that of toydsl/.
+The kernel is the row softmax of newcomer/, written as docs/new_kernel.md says; the DSL is that of toydsl/.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.compile]
 
 
 class Tree:
-    """A copy of the checkout that commands run in."""
+    """A copy of the checkout in which commands run."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -45,7 +45,7 @@ class Tree:
         }
 
     def add(self, folder: Path) -> set[str]:
-        """Put files in place; their paths."""
+        """Copy the files of a folder into the tree; returns their paths."""
         shutil.copytree(folder, self.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
         return {
             path.relative_to(folder).as_posix()
@@ -72,7 +72,7 @@ class Tree:
 
 
 def outcomes(text: str, word: str) -> list[str]:
-    """The ids of the tests that had this outcome."""
+    """The ids of the tests with this outcome."""
     return [line.split()[1] for line in text.splitlines() if line.startswith(f"{word} ")]
 
 
@@ -89,7 +89,7 @@ def unfinished(tmp_path_factory) -> Tree:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Iterator[Tree]:
-    """The kernel complete, generated and compiled for every DSL and architecture."""
+    """The tree with the kernel complete, generated and compiled for every DSL and architecture."""
     tree = Tree(tmp_path_factory.mktemp("finished"))
     tree.run("-m", "codegen", "new", OP)
     scaffolded = tree.changed()
@@ -162,7 +162,8 @@ def test_the_shared_tests_take_it_through_interpreter_emulator_and_evidence(fini
 
 @pytest.mark.emulator
 def test_a_second_kernel_takes_rows_by_a_launch_plan_in_bf16(tmp_path) -> None:
-    """RMSNorm: bf16 rows, a weight, a float scalar, a grid of the launch plan, registers that stay between rows."""
+    """RMSNorm has bf16 rows, a weight, a float scalar, a grid from the launch plan,
+    and registers kept across rows."""
     op = "rms_norm"
     tree = Tree(tmp_path)
     tree.run("-m", "codegen", "new", op)
@@ -186,7 +187,7 @@ def test_a_second_kernel_takes_rows_by_a_launch_plan_in_bf16(tmp_path) -> None:
     leaves = tree.run(*PYTEST, "tests/numerics/test_leaves.py", "-k", op)
     for leaf in ("read_weight", "read_row", "sum_squares", "write_row"):
         assert any(leaf in name for name in outcomes(leaves, "PASSED")), leaves
-    # A variant that was built for rows of another length is not chosen, though no guard is written.
+        # Without any guard, a variant that was built for rows of another length must not be selected.
     asked = ("-m", "dsl_kernels", "explain", op, "--dim", "rows=100,dim=1000")
     assert "dim = 1000, built for 1024" in tree.run(*asked, succeeds=False)
 
@@ -251,7 +252,8 @@ found = []
 for variant in variants.variants(backend="toy"):
     for workload in trial.workloads(variant, "tiny", "edge"):
         example = trial.cached_example(variant.op, workload)
-        runs = [trial.run(variant, workload, each, example=example) for each in (Interpreter(), backends.get("toy"))]
+        executors = (Interpreter(), backends.get("toy"))
+        runs = [trial.run(variant, workload, each, example=example) for each in executors]
         assert all(run.comparison.ok for run in runs)
         wanted, got = (run.operands["y"] for run in runs)
         found.append([variant.id, workload.name, float((got - wanted).abs().max())])
@@ -267,7 +269,7 @@ print(json.dumps([list(_packages()), bench.environment()["versions"]]))
 
 
 def test_a_dsl_is_three_places_of_its_name(tmp_path) -> None:
-    """It prints a kernel of which it has the leaves, and no other; what it prints runs, barriers and all."""
+    """It prints a kernel whose leaves it has, and no other; the printed module runs, barriers included."""
     tree = Tree(tmp_path)
     own = tree.add(HERE / "newcomer") | tree.add(HERE / "toydsl")
     places = {"dsl_kernels/backends/toy.py", "dsl_kernels/device/toy/", "templates/toy/"}
@@ -286,7 +288,7 @@ def test_a_dsl_is_three_places_of_its_name(tmp_path) -> None:
         next(row["found"] for row in doctor if row["check"] == "toy") == "toy 1.0" == f"toy {recorded['toy']}"
     )
 
-    # What holds the roles together is the plan's: with an arrival too few they wait for one another.
+    # The plan's barriers synchronise the roles: with one arrival missing they deadlock.
     module = tree.root / "generated" / next(r["file"] for r in tree.manifest() if r["backend"] == "toy")
     text = module.read_text()
     assert text.count("arrive(threads)") == 1

@@ -1,4 +1,4 @@
-"""What the printer writes means in Python what the text says."""
+"""The printed Python means what the text says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("a", "b", "c")
 
 
 def expression(rng: random.Random, depth: int, truth: bool) -> Expr | int:
-    """A random expression: a number, or a truth value."""
+    """A random expression that is a number, or a truth value if `truth`."""
     if truth:
         if depth > 1 and rng.random() < 0.6:
             return Expr(rng.choice("|&"), tuple(expression(rng, depth - 1, True) for _ in range(2)), "bool")
@@ -84,7 +84,7 @@ def test_a_name_stands_for_one_size_in_a_kernel() -> None:
 
 
 def test_the_interpreter_counts_in_plain_numbers() -> None:
-    """A variable that grows by a size would otherwise grow a spelling with every turn."""
+    """Otherwise the spelling of a variable that grows by a size would grow with every iteration."""
     step = Expr("+", (name("column"), Size(64, "TILE")))
     assert type(evaluate(step, {"column": 3})) is int and evaluate(Size(7, "HEADS"), {}) == 7
 
@@ -124,13 +124,13 @@ def test_a_constant_is_printed_by_its_name_and_defined() -> None:
 @pytest.mark.parametrize(
     ("passed", "endings"),
     [
-        # A condition tells before a name, and a name before a number.
+        # A condition is preferred to a name, and a name to a number.
         (({"unseen": True, "tile": 1}, {"unseen": False, "tile": 2}), ["_unseen", ""]),
         (({"split": None}, {"split": ...}), ["", "_split"]),
         (({"q": "q_nope", "columns": 512}, {"q": "q_pe", "columns": 64}), ["_nope", "_pe"]),
         (({"count": 8, "words": "hist"}, {"count": 4096, "words": "hist"}), ["_count_8", "_count_4096"]),
         (({"first": 0}, {"first": ...}), ["_first_0", ""]),
-        # Nothing tells these apart.
+        # Nothing distinguishes these calls.
         (({"first": ...}, {"first": ...}), ["", "_2"]),
         (({"first": 1},), [""]),
     ],
@@ -150,7 +150,7 @@ def test_a_variable_that_a_call_returns_has_no_first_value_before_it(dsl: str) -
         statements = [Variable("found", "int32", 0), Variable("other", "int32", 1), call]
         return Printer(None, None, spelling, lambda name: "module", lambda name: "module").lines(statements)
 
-    # Where a call takes what it reads, the first value stays.
+    # If the call reads the variable, its initial value stays.
     both, read = printed(3), printed(name("found"))
     assert len(read) == len(both) + bool(getattr(spelling, "returns_results", False))
     assert any(line.startswith("other = ") for line in both)

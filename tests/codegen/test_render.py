@@ -33,7 +33,7 @@ from dsl_kernels.tile.text import Call, Recorder, walk
 
 
 def instances() -> list[Instance]:
-    """Those of an unfinished operation are missing: its own test below says why."""
+    """The instances of finished operations; an unfinished one has a test of its own below."""
     found = []
     for op in programs.names():
         with suppress(DslKernelError):
@@ -53,7 +53,7 @@ def instance(request):
 
 
 def rendered(instance: Instance) -> str:
-    """The module as it is committed, which test_generated_is_in_step holds to what is rendered; else rendered."""
+    """The committed module, which test_generated_is_in_step compares with the rendered one; else rendered."""
     path = emit.GENERATED / emit.relative_path(instance)
     return path.read_text() if path.exists() else render.render(instance)
 
@@ -245,7 +245,7 @@ def test_files_that_no_manifest_lists_are_left_alone_and_reported(tmp_path: Path
 
 @pytest.mark.parametrize("writes", range(5))
 def test_a_run_that_dies_anywhere_is_completed_by_the_next(tmp_path: Path, monkeypatch, writes: int) -> None:
-    """Into a new folder: an empty manifest, two modules and the manifest are written, in this order."""
+    """In a new folder, an empty manifest, two modules and the manifest are written, in this order."""
     real, done = storage.write_atomically, []
 
     def dying(path: Path, text: bytes) -> None:
@@ -355,13 +355,13 @@ def test_columns_of_an_operand_are_refused_where_a_dsl_does_not_spell_them(monke
     ],
 )
 def test_heads_on_m_of_blackwell_print_in_tilelang(variant: str, spelled: tuple[str, ...]) -> None:
-    """They are not committed, as they spill (docs/two_dsls.md); what they need is there."""
+    """These variants are not committed, as they spill (docs/dsl_differences.md). TileLang can print them."""
     knobs = dict(variants.get(f"sparse_mla__cutedsl_sm100a__{variant}").knobs)
     program, arch = programs.get("sparse_mla"), get_arch("sm_100a")
     text = render.render(Instance(program, "tilelang", arch, knobs, sweeping.frame("tilelang")))
     ast.parse(text)
     assert all(words in text for words in spelled)
-    # Every panel of the queries in tensor memory, not only the one that the declaration names, has two axes.
+    # Every panel of the queries in tensor memory has two axes, not only the one that the declaration names.
     panels = re.findall(r"q_t_\d = T.alloc_tmem\((.*?), \"bfloat16\"", text)
     assert len(panels) >= 6 and all(panel.count(",") == 1 for panel in panels)
 
@@ -410,13 +410,13 @@ def test_templates_can_be_read_in_one_sitting(limit: int) -> None:
     ids=lambda path: f"{path.parent.name}/{path.name.removesuffix('.py.j2')}",
 )
 def test_touching_a_template_changes_its_variants_and_no_others(monkeypatch, tmp_path, template) -> None:
-    """What is compiled again follows: the cache goes by the text of the module."""
+    """The same modules are then compiled again, as the cache is keyed by the text of the module."""
     listed = list({(c.program.op, c.backend, c.arch.name): c for c in INSTANCES}.values())
-    # Other processes would read the template from its file.
+    # Render in this process: others would read the template from its file.
     monkeypatch.setattr(emit, "WORTH_A_POOL", len(listed) + 1)
     emit.emit(listed, tmp_path)
     mine = [c for c in listed if c.template == template]
-    # The last line of a file stands in no branch.
+    # The last line of a file is in no branch, so it reaches every module.
     with_template(monkeypatch, mine[0], lambda s: s.rstrip("\n") + "\n# touched\n")
     written = emit.emit(listed, tmp_path).written
     assert sorted(written) == sorted([*map(emit.relative_path, mine), emit.MANIFEST])
@@ -424,13 +424,14 @@ def test_touching_a_template_changes_its_variants_and_no_others(monkeypatch, tmp
 
 @pytest.mark.parametrize("module", FUNCTIONS)
 def test_every_function_of_a_leaf_is_spelled_and_told(module: str) -> None:
-    """The table in docs/declaring.md is all of them: each has a meaning in words, and a DSL that spells it."""
+    """The table in docs/leaf_functions.md is complete: each function has a meaning in words,
+    and a DSL that spells it."""
     meant = importlib.import_module(f"dsl_kernels.device.torch.{module}")
     functions = {title for title, value in vars(meant).items() if isinstance(value, Function)}
     modules = (each for dsl in backends() for each in leaf_modules(dsl, "topk_selector", "sm_90"))
     spelled = [names for alias, _, names in modules if alias == module]
     assert len(spelled) == len(backends()) and functions and functions <= frozenset().union(*spelled)
-    listed = (Path(emit.ROOT) / "docs" / "declaring.md").read_text()
+    listed = (Path(emit.ROOT) / "docs" / "leaf_functions.md").read_text()
     for title in functions:
         row = re.search(rf"^\| `{module}` \| `{title}\(.*?\| (.+) \|$", listed, re.MULTILINE)
         assert row, title

@@ -1,4 +1,4 @@
-"""`codegen new` writes every file of a kernel, and what it writes fails until it is filled in."""
+"""`codegen new` writes every file of a kernel, which fails until it is filled in."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_files_are_complete_python_that_refuses_to_run(tmp_path) -> None:
             ast.parse(path.read_text())
     unwritten = {p.stem for p in paths if "NotImplementedError" in p.read_text()}
     assert unwritten == {"problem", "leaves"}
-    # Leaves stand once, by their text: a DSL is told of the operation, and has no leaf of it.
+    # Leaves exist once, by their text: the DSL's file only makes it take part.
     told = [p for p in paths if p.stem in backends()]
     assert told and not any(
         isinstance(n, ast.FunctionDef) for p in told for n in ast.parse(p.read_text()).body
@@ -36,7 +36,7 @@ def test_files_are_complete_python_that_refuses_to_run(tmp_path) -> None:
 
 
 def test_the_kernel_that_is_written_is_in_the_form_of_the_documents(tmp_path) -> None:
-    """Names, a channel with its two ends, a State, a launch plan and typed leaves, and no guard or parity by hand."""
+    """Names, a channel with two ends, a State, a launch plan and typed leaves; no guard or parity by hand."""
     paths = {p.stem: p.read_text() for p in scaffold("dense_gqa", tmp_path)[:5]}
     program = paths["program"]
     for said in (

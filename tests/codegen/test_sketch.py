@@ -1,4 +1,4 @@
-"""Kernels in one file: those of examples/ are right everywhere, and a wrong one, or none, is said to be."""
+"""Kernels in one file: the examples are right everywhere; a wrong sketch, or none, is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A new statement is three edits: its class, its meaning, and its macro in a DSL. All else follows from what it declares."""
+"""A new statement takes three edits: its class, its meaning, and its macro in a DSL.
+The rest follows from the class."""
 
 from __future__ import annotations
 
@@ -39,12 +40,13 @@ from dsl_kernels.tile.statements import Assigns, Counter, Meets, Statement
 ARCH = ARCHS["sm_90a"]
 
 
-# The first edit: what it is, in statements.py.
+# The first edit, in statements.py: the class.
 
 
 @dataclass(frozen=True, eq=False)
 class Stamp(Statement):
-    """Every element of a shared buffer becomes `value`, behind a meeting; a counter and a variable tell how often."""
+    """Sets every element of a shared buffer to `value`, after a meeting,
+    and counts in a counter and a variable."""
 
     target: View
     value: Value
@@ -53,7 +55,7 @@ class Stamp(Statement):
     name: Meets
 
 
-# The second: what it means, in executor.py.
+# The second edit, in executor.py: the meaning.
 
 
 def do_stamp(self: Executor, stamp: Stamp) -> Generator[Any, None, None]:
@@ -64,7 +66,7 @@ def do_stamp(self: Executor, stamp: Stamp) -> Generator[Any, None, None]:
     self._scope[stamp.times] = int(counter[0])
 
 
-# The third: how a DSL writes it, in its _spelling.j2.
+# The third edit, in a DSL's _spelling.j2: the macro.
 MACRO = """
 {% macro stamp(x) %}
 barrier({{ x.number }}, {{ x.threads }})
@@ -75,7 +77,7 @@ barrier({{ x.number }}, {{ x.threads }})
 
 @by_text
 def write_out(m: t.Recorder, y: Writes[Global[Float32]], held: Shared[Float32], times: Int32) -> None:
-    """What the buffer holds, and how often it was stamped."""
+    """Write the content of the buffer, and how often it was stamped."""
     y[m.thread] = held[m.thread % 8] + times
 
 
@@ -107,8 +109,8 @@ def work(m: t.Recorder) -> None:
 
 
 def program(body: Callable[[t.Recorder], None] = work, declared: Schedule | None = None) -> TileProgram:
-    none: Callable[..., Any] = lambda *_: {}  # noqa: E731
-    problem = Problem("toy", "", {"default": OPERANDS}, (), none, none, none, none, none)  # type: ignore[arg-type]
+    none: Any = lambda *_: {}  # noqa: E731
+    problem = Problem("toy", "", {"default": OPERANDS}, (), none, none, none, none, none)
     bodies = {START: lambda m: m.depend(), "work": body}
     return TileProgram("toy", problem, (), lambda k, arch: declared or schedule(), lambda k, arch: bodies)
 
@@ -133,7 +135,7 @@ def with_macro(dsl: str) -> SimpleNamespace:
 def test_it_is_interpreted(meaning: None) -> None:
     y, seen = torch.zeros(32), torch.zeros(1, dtype=torch.int32)
     Interpreter(0).launch(program(), {}, ARCH, {"seen": seen, "y": y, "turns": 3}, {})
-    # The last of three stamps is 4, and `times` is 3.
+    # The last of three stamps writes 4, and `times` is 3.
     assert y.tolist() == [7.0] * 32 and seen.tolist() == [3]
 
 
@@ -148,7 +150,8 @@ def test_it_is_printed_by_its_fields(dsl: str) -> None:
 
 
 def test_its_effects_are_what_the_checks_of_a_text_go_by() -> None:
-    """What it declares is used: without it the buffer, the barrier and the counter are left over."""
+    """The checks of a text use what the class declares: without it, buffer,
+    barrier and counter count as unused."""
     text = program().text({}, ARCH)
     (stamp,) = (s for s in t.walk(text.roles["work"]) if isinstance(s, Stamp))
     assert (stamp.touches(), stamp.meets(), stamp.reads(), stamp.writes()) == (
@@ -242,14 +245,14 @@ def kinds() -> list[type[Statement]]:
 
 
 def test_every_statement_of_ours_has_a_meaning() -> None:
-    """What sets names to values that it says, or only meets, needs no more."""
+    """A statement that only sets names to its values, or only meets, needs no meaning of its own."""
     declared = {"let", "variable", "assign", "meet", "publish", "tear_down"}
     titles = {kind.title() for kind in kinds()}
     assert {title for title in titles if not hasattr(Executor, f"do_{title}")} == declared
 
 
 def test_every_statement_of_ours_marks_what_it_names() -> None:
-    """A field that is a string names a buffer, a barrier, an operand or a value, but for these."""
+    """Every string field names a buffer, a barrier, an operand or a value, with a few exceptions."""
     unmarked = {
         *("Variable.dtype", "Assign.dtype", "Region.name", "PipelineOp.kind", "Comment.text"),
         *("TakeTurn.name", "PassTurn.name", "CountOut.name"),

@@ -1,4 +1,4 @@
-"""Small TileLang modules, as a template would render them, and a cache of their own for each test."""
+"""Small TileLang modules, as a template would render them, and a separate cache for each test."""
 
 import os
 
@@ -42,7 +42,7 @@ def cache_dir(tmp_path, monkeypatch):
 
 @pytest.fixture
 def make_module(tmp_path):
-    """A generated module on disk, as the record that the cache takes."""
+    """Write a generated module to disk; returns the record that the cache takes."""
 
     def make(name="scale__tilelang_sm90a__t", prelude="", arch="sm_90a", text=None):
         path = tmp_path / "generated" / f"{name}.py"
@@ -55,6 +55,6 @@ def make_module(tmp_path):
 
 @pytest.fixture
 def child_env(cache_dir):
-    """Environment of a process that shares this test's cache."""
+    """The environment of a process that shares this test's cache."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return {**os.environ, "PYTHONPATH": root, "DSL_KERNELS_CACHE_DIR": str(cache_dir)}

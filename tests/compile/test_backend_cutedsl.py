@@ -1,4 +1,5 @@
-"""A CuTe DSL module becomes PTX, cubin and a launch description, with no GPU and no nvcc; each refusal is typed."""
+"""A CuTe DSL module becomes PTX, cubin and a launch description, with no GPU and no nvcc;
+each refusal is typed."""
 
 import json
 
@@ -39,10 +40,14 @@ LAUNCH = Launch(
 
 
 @cute.kernel
-def {ID}(x_map: cute.CopyAtom, x_coords: cute.Tensor, x: cute.Pointer, y: cute.Pointer, scale: cutlass.Float32, n: cutlass.Int32, ld: cutlass.Int32):
+def {ID}(
+    x_map: cute.CopyAtom, x_coords: cute.Tensor, x: cute.Pointer, y: cute.Pointer, scale: cutlass.Float32,
+    n: cutlass.Int32, ld: cutlass.Int32,
+):
     memory = cutlass.memory.SmemAllocator()
     tile_bar = memory.allocate_array(cutlass.Int64, 1)
-    tile = memory.allocate_tensor(cutlass.BFloat16, cute.make_layout((64, 64), stride=(64, 1)), 1024, cute.make_swizzle(3, 4, 3))
+    plain = cute.make_layout((64, 64), stride=(64, 1))
+    tile = memory.allocate_tensor(cutlass.BFloat16, plain, 1024, cute.make_swizzle(3, 4, 3))
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     if thread == 0:
@@ -68,7 +73,8 @@ def {ID}(x_map: cute.CopyAtom, x_coords: cute.Tensor, x: cute.Pointer, y: cute.P
 @cute.jit
 def program(x: cute.Pointer, y: cute.Pointer, scale: cutlass.Float32, n: cutlass.Int32, ld: cutlass.Int32):
     rows = cute.make_tensor(x, cute.make_layout((1 << 30, 512), stride=(512, 1)))
-    layout = cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, cute.make_layout((64, 64), stride=(64, 1)))
+    plain = cute.make_layout((64, 64), stride=(64, 1))
+    layout = cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, plain)
     x_map, x_coords = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), rows, layout, (64, 64))
     {ID}(x_map, x_coords, x, y, scale, n, ld).launch(grid=(1, 1, 1), block=(128, 1, 1))
 """
@@ -121,7 +127,8 @@ def test_nothing_names_this_machine(compiled, tmp_path):
 
 
 def test_the_compiled_text_runs(compiled):
-    """TMA through a descriptor that the project encodes, not the DSL: odd rows, a row stride, zero fill outside."""
+    """TMA goes through a descriptor that the project encodes, not the DSL: odd rows, a row stride,
+    zero fill."""
     artifact, out = compiled
     x = torch.randn(100, 520).bfloat16()[:, :512]
     y = torch.full((100, 64), torch.nan)
@@ -141,7 +148,9 @@ def test_the_compiled_text_runs(compiled):
     [
         ("(1 << 30, 512), stride=(512, 1)", "(n, 512), stride=(512, 1)", "static extents"),
         ("block=128,", "block=256,", "256 threads"),
-        ("scale: cutlass.Float32, n: cutlass.Int32, ld: cutlass.Int32):\n    rows", "scale: cutlass.Float32, n: cutlass.Int32, pitch: cutlass.Int32):\n    ld = pitch\n    rows", "pitch"),
+        ("scale: cutlass.Float32, n: cutlass.Int32, ld: cutlass.Int32):\n    rows",
+         "scale: cutlass.Float32, n: cutlass.Int32, pitch: cutlass.Int32):\n    ld = pitch\n    rows",
+         "pitch"),
         ("LAUNCH = Launch(", "OTHER = Launch(", "a module with LAUNCH"),
         ("result[row, thread % 64]", "result[row, nowhere]", "nowhere"),
     ],

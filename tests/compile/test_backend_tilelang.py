@@ -1,4 +1,5 @@
-"""A generated module becomes CUDA, PTX, cubin and a launch description, with no GPU; each refusal is typed."""
+"""A generated module becomes CUDA, PTX, cubin and a launch description, with no GPU;
+each refusal is typed."""
 
 import json
 import re
@@ -221,7 +222,10 @@ def test_source_that_nvcc_refuses(make_module, tmp_path):
 
 
 def test_a_race_that_the_lowering_reports_is_an_error(make_module, tmp_path):
-    text = "[ThreadSync] Hoisting sync out of an if: the hoisted barrier no longer separates them and the race remains."
+    text = (
+        "[ThreadSync] Hoisting sync out of an if: the hoisted barrier no longer separates them "
+        "and the race remains."
+    )
     prelude = f"def warn():\n    os.write(2, b'W: {text}')\n"
     module = make_module(prelude=prelude)
     module.path.write_text(
@@ -318,7 +322,7 @@ def program():
 def test_sizes_keep_their_names_though_a_macro_takes_them_under_others(
     tmp_path, returned: str, named: str
 ) -> None:
-    """A launch passes sizes by their names; the second row is what TileLang does by itself."""
+    """A launch passes sizes by their names; the second row is what TileLang does on its own."""
     path = tmp_path / "copy__tilelang_sm90a__t.py"
     path.write_text(RENAMING.replace("RETURNED", returned))
     artifact = compile_module(path, "sm_90a", tmp_path / "out")

@@ -1,4 +1,5 @@
-"""The artifact cache with the real compiler: hits, corruption, concurrency, crashes, failures and no-JIT mode."""
+"""The artifact cache with the real compiler: hits, corruption, concurrency, crashes,
+failures and no-JIT mode."""
 
 import json
 import os
@@ -24,14 +25,15 @@ COUNTED = 'pathlib.Path(os.environ["COMPILES"]).open("a").write("x")'
 BUILD = """
 import sys, types, pathlib
 from dsl_kernels.runtime import cache
-module = types.SimpleNamespace(id=sys.argv[1], backend="tilelang", arch="sm_90a", path=pathlib.Path(sys.argv[2]))
+path = pathlib.Path(sys.argv[2])
+module = types.SimpleNamespace(id=sys.argv[1], backend="tilelang", arch="sm_90a", path=path)
 print(cache.artifact_for(module))
 """
 
 
 @pytest.fixture
 def compiles(tmp_path, monkeypatch):
-    """How often a module with the prelude COUNTED was compiled."""
+    """Counts the compilations of a module with the prelude COUNTED."""
     log = tmp_path / "compiles"
     monkeypatch.setenv("COMPILES", str(log))
     return lambda: len(log.read_text()) if log.exists() else 0
@@ -177,7 +179,7 @@ print(sorted(p.name.split("_")[0] for p in cache.cache_root().glob("*/sm_90a/[!.
 
 
 def test_an_artifact_is_filed_under_the_sources_that_were_loaded(make_module, tmp_path, child_env):
-    """In one process: a helper, the module itself and the backend are edited after they were loaded."""
+    """In one process, a helper, the module itself and the backend are edited after they were loaded."""
     root = Path(child_env["PYTHONPATH"])
     skipped = shutil.ignore_patterns("__pycache__")
     shutil.copytree(root / "dsl_kernels", tmp_path / "dsl_kernels", ignore=skipped)
@@ -192,7 +194,8 @@ def test_an_artifact_is_filed_under_the_sources_that_were_loaded(make_module, tm
         module.path.write_text(text)
     done = subprocess.run(
         [sys.executable, "-c", CHANGING, str(tmp_path / "generated")],
-        cwd=tmp_path, env={**child_env, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+        cwd=tmp_path, env={**child_env, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     helper, itself, backend, left = done.stdout.splitlines()
@@ -368,7 +371,8 @@ def test_no_space_reported_by_the_compiler_is_a_cache_error(make_module, tmp_pat
     fake = tmp_path / "bin" / "nvcc"
     fake.parent.mkdir()
     fake.write_text(
-        '#!/bin/sh\ncase "$1" in --version) echo "release 13.0, V13.0.88";; *) echo "fatal error: No space left on device" >&2; exit 1;; esac\n'
+        '#!/bin/sh\ncase "$1" in --version) echo "release 13.0, V13.0.88";; *) echo "fatal error: No space '
+        'left on device" >&2; exit 1;; esac\n'
     )
     fake.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))

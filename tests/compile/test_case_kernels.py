@@ -1,4 +1,5 @@
-"""The CUDA kernels of the cases, compiled and executed on a CPU: their results equal the cases' references."""
+"""The CUDA kernels of the cases, compiled and executed on a CPU:
+their results equal the cases' references."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.compile, pytest.mark.emulator]
 
 @pytest.fixture(scope="module")
 def ptx(tmp_path_factory):
-    """Source -> PTX by nvcc, each compiled once."""
+    """Compiles each source to PTX by nvcc, once."""
     try:
         nvcc = toolkit.nvcc()
     except ToolchainError as error:

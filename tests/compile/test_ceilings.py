@@ -1,4 +1,5 @@
-"""The ceiling kernels, compiled and executed on a CPU: they end, race nowhere, and fetch exactly the rows given."""
+"""The ceiling kernels, compiled and executed on a CPU: they end, have no races,
+and fetch exactly the given rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The micro-benchmarks of clock_rates: the program compiles, each figure is said to be something, and faults are passed."""
+"""The micro-benchmarks of clock_rates: the program compiles, every figure has a meaning,
+and faults cost one item."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ spec = importlib.util.spec_from_file_location("clock_rates", PATH)
 rates = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(rates)
 
-# Stands in for the program: `bad` fails, `dies` ends it, `hangs` says nothing, and any other name is a figure.
+# Stands for the program: `bad` fails, `dies` ends the process, `hangs` prints nothing; any other name is a
+# figure.
 PROGRAM = """
 import json, os, sys, time
 for name in sys.argv[1:]:

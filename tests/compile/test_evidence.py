@@ -1,4 +1,4 @@
-"""What every committed variant compiles to is what its schedule declares: threads, memory, launch, instructions.
+"""Every committed variant compiles to what its schedule declares: threads, memory, launch, instructions.
 
 All expectations come from the schedule. Variants that are not in the cache are compiled first, in parallel.
 """
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.compile
 
 VARIANTS = variants.variants()
 
-# SASS stem of each tensor-core unit and operand type; fp8 shares one, and so do the 16-bit types.
+# SASS stem of each tensor-core unit by operand size: fp8 types share one, and so do 16-bit types.
 TENSOR_CORE = {
     ("wgmma", 2): "HGMMA",
     ("wgmma", 1): "QGMMA",
@@ -43,18 +43,18 @@ INTEGER = {"IGMMA", "IMMA", "UTCIMMA", "OMMA", "DMMA", "BMMA"}
 BULK_COPIES = {"UTMALDG", "UBLKCP"}
 LOCAL_MEMORY = ("LDL", "STL")
 RESERVED_A_CTA = 1024
-# Opcodes that read or write global memory, and those that bring it to shared memory.
+# Opcodes that access global memory, including those that copy it to shared memory.
 GLOBAL_ACCESS = re.compile(r"\b(?:LDG|STG|ATOMG|REDG|RED|LD|ST|ATOM|LDGSTS|UTMALDG|UTMASTG|UBLKCP|UBLKPF)\b")
 
 
 @pytest.fixture(autouse=True)
 def cache_dir():
-    """The user's own cache: these artifacts are what the library launches."""
+    """The user's own cache, as the library launches the artifacts in it."""
 
 
 @pytest.fixture(scope="module")
 def compiled(request, tmp_path_factory) -> dict[str, pool.Outcome]:
-    """Outcome of each variant that was asked for; one test process compiles what is missing, in parallel."""
+    """The outcome of each variant; one test process compiles missing ones, in parallel."""
     wanted = {
         item.callspec.params["variant"].id: item.callspec.params["variant"]
         for item in request.session.items
@@ -101,14 +101,14 @@ def listing(folder: Path, kept: Path) -> str:
 
 @pytest.fixture
 def sass(artifact, compiled, tmp_path_factory):
-    """The SASS of the variant, for a test that looks at it."""
+    """The SASS of the variant."""
     base = tmp_path_factory.getbasetemp()
     run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     return lambda: listing(compiled[artifact.variant].folder, run / "sass")
 
 
 def test_operands_are_the_problem_s(variant, artifact):
-    """Whoever launches a variant passes what its problem names, whichever DSL compiled it."""
+    """A variant takes what its problem names, whichever DSL compiled it."""
     wanted = programs.get(variant.op).operands(variant.knobs)
     assert [(o.name, o.kind, o.dtype, o.shape) for o in artifact.operands] == [
         (o.name, o.kind, o.dtype, o.shape) for o in wanted
@@ -154,13 +154,13 @@ def test_shared_memory_holds_what_is_declared_and_fits(artifact, schedule, arch)
 
 
 def test_shared_memory_leaves_no_room_for_a_cta_too_many(artifact, schedule, arch) -> None:
-    """Of kernels that are launched dependent: the others find every SM empty."""
+    """Only for kernels with dependent launches: all others find every SM empty."""
     if artifact.programmatic_launch and schedule.max_ctas_per_sm:
         assert (schedule.max_ctas_per_sm + 1) * (artifact.dynamic_smem + RESERVED_A_CTA) > arch.smem_per_sm
 
 
 def test_what_products_read_begins_where_its_swizzle_does(variant, artifact, schedule, compiled) -> None:
-    """TileLang lays shared memory out by itself; CuTe DSL has the alignment in the type."""
+    """TileLang lays out shared memory itself; CuTe DSL has the alignment in the type."""
     if variant.backend == "tilelang":
         source = (compiled[variant.id].folder / "kernel.cu").read_text()
         begins = {
@@ -172,7 +172,7 @@ def test_what_products_read_begins_where_its_swizzle_does(variant, artifact, sch
 
 
 def test_nothing_in_global_memory_is_touched_before_the_wait(artifact, sass) -> None:
-    """The text says so; the two compilers behind it could still move a load of memory that they take for constant."""
+    """The text has the wait first, but a compiler might move a load of memory that it considers constant."""
     if not artifact.programmatic_launch:
         return
     before, wait, behind = sass().partition("ACQBULK")
@@ -180,7 +180,8 @@ def test_nothing_in_global_memory_is_touched_before_the_wait(artifact, sass) -> 
 
 
 def test_a_score_is_rounded_before_a_maximum_is_taken_off(variant, sass) -> None:
-    """A product of a score that is fused with the difference is not rounded, and of scores times 2^64 what is left overflows."""
+    """A product fused with the subtraction is not rounded,
+    and for scores times 2^64 its remainder overflows."""
     if variant.op != "sparse_mla":
         pytest.skip("its op has `max_logits`")
     made: dict[str, str] = {}
@@ -188,7 +189,7 @@ def test_a_score_is_rounded_before_a_maximum_is_taken_off(variant, sass) -> None
     for op, to, of in re.findall(r"\b([A-Z][A-Z0-9]+)[A-Z0-9_.]* (R\d+), ([^;]*);", sass()):
         if op == "MUFU":
             made_by = made.get(of.split(".")[0].strip(" -|"), "")
-            # The one product there is of a sink and log2(e).
+            # The product of a sink with log2(e) may be fused.
             fused += [made_by] if made_by.startswith("FFMA") and "1.4426950" not in made_by else []
         made[to] = f"{op} {of}"
     assert not fused
@@ -228,7 +229,7 @@ def test_copies_and_commits_use_the_declared_engines(artifact, schedule) -> None
 
 
 def test_what_several_ctas_take_is_copied_once_for_all_of_them(schedule, sass) -> None:
-    """And where tensor cores read it, their commit gives the slot back in every CTA."""
+    """Tensor cores that read such a copy release its slot in every CTA by their commit."""
     shared = [pipe for pipe in schedule.pipelines if pipe.multicast]
     committed = any(reader.engine is Engine.TCGEN05 for pipe in shared for reader in pipe.readers)
     if schedule.cluster != (1, 1, 1) and Engine.BULK in fills(schedule):
@@ -237,22 +238,23 @@ def test_what_several_ctas_take_is_copied_once_for_all_of_them(schedule, sass) -
 
 
 def test_one_lane_issues_all_copies_of_gathered_rows(artifact, sass) -> None:
-    """An election for each of them paces the one producer warp."""
+    """An election before each copy would limit the one producer warp."""
     if "gather4" in artifact.variant:
         copies = re.findall(r"\bGATHER4\b|\bELECT\b", re.sub(r"UTMALDG\S*\.GATHER4", " GATHER4 ", sass()))
         gathers = copies.count("GATHER4")
-        # Roles that elect for something else may stand between two that gather.
+        # Between two gathers there may be elections for something else.
         apart = sum(pair == ("GATHER4", "ELECT") for pair in itertools.pairwise(copies))
         assert gathers >= 16 and apart < gathers / 4
 
 
-# ptxas says of them (C7520) that products are serialised by a WG.AR of its own in a path that it takes for divergent. They are
-# right, and faster than the other variants of their sizes; docs/log/attention.md has what was tried. To be taken out when mended.
+# ptxas (C7520) serialises products of these by a WG.AR in a path that it considers divergent. They are
+# correct, and faster than the other variants of their sizes; docs/log/attention.md lists the attempts. Remove
+# entries once they are fixed.
 SERIALISED = {f"sparse_mla__cutedsl_sm90a__h{heads}_v4_bt64_st2_cl1_hb64" for heads in (64, 128)}
 
 
 def test_products_of_a_group_are_in_flight_together(artifact, schedule, sass) -> None:
-    """The compiler awaits each product by itself where it cannot prove that nothing else writes the accumulators."""
+    """The compiler waits for each product unless it can prove that nothing else writes the accumulators."""
     if any(mma.unit == "wgmma" for mma in schedule.mmas):
         products, waits = (
             len(re.findall(stem, sass())) for stem in (r"\b[HQ]GMMA\b", r"\bWARPGROUP\.DEPBAR\b")

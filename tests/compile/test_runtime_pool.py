@@ -23,7 +23,7 @@ def alive(pid):
 
 
 def children():
-    """Processes that this one started and that have not ended."""
+    """Child processes of this one that have not ended."""
     listed = Path("/proc/self/task").glob("*/children")
     return [int(pid) for tasks in listed for pid in tasks.read_text().split()]
 
@@ -152,7 +152,7 @@ def test_a_worker_takes_jobs_of_one_backend_and_long_ones_go_first(make_module, 
 
 
 class Recorded:
-    """A worker that only notes what it is given."""
+    """A worker that records what it is given."""
 
     def __init__(self, module, given):
         self.backend, self._given = module.backend, given

@@ -5,7 +5,7 @@ import os
 import pytest
 
 PROBES = ("test_alu", "test_tma", "test_tensor_core")
-#: of other modules, those tests that ask for results alone
+#: in other modules, the tests that only check results
 RESULTS = {
     "test_im2col": (
         "test_columns_make_a_convolution",

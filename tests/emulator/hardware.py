@@ -1,12 +1,13 @@
 """The same PTX on a GPU and in the emulator.
 
-    python -m tests.emulator.hardware record FOLDER          # on a Hopper GPU: what every probe wrote
-    python -m tests.emulator.hardware programs               # on a Hopper GPU: the tests' hand-written programs
-    python -m tests.emulator.hardware expect FILE            # anywhere: what the emulator says
-    python -m tests.emulator.hardware compare FOLDER [FILE]  # every difference, against FILE or the emulator
+    python -m tests.emulator.hardware record FOLDER          # on a Hopper GPU: record what probes write
+    python -m tests.emulator.hardware programs               # on a Hopper GPU: run the hand-written programs
+    python -m tests.emulator.hardware expect FILE            # anywhere: record what the emulator writes
+    python -m tests.emulator.hardware compare FOLDER [FILE]  # print every difference
 
-``launch`` here has the emulator's signature: with ``EMULATOR_TESTS_ON_HARDWARE=1`` pytest runs the layout, conversion
-and copy tests, which have independent references, on the GPU itself. Needs numpy and cuda-bindings.
+``launch`` here has the emulator's signature: with ``EMULATOR_TESTS_ON_HARDWARE=1`` pytest runs the layout,
+conversion and copy tests, which have independent references, on the GPU itself. Needs numpy and
+cuda-bindings.
 """
 
 # ruff: noqa: T201 - a command-line script prints
@@ -39,8 +40,8 @@ from . import kernels
 from .probes import Probe, probes
 
 RECORDED = Path(__file__).parent / "recorded_sm90.json"
-SECONDS = 10.0  # of one probe on the GPU, before it counts as hanging
-LOST = 2  # times that probes of a group may lose the GPU's context before the rest of the group is left out
+SECONDS = 10.0  # after which a probe on the GPU counts as hanging
+LOST = 2  # times that probes of a group may destroy the context before the rest of the group is skipped
 
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_atom_32B": 4}
 TYPES = {
@@ -74,7 +75,7 @@ class _Device:
 
 
 _device: _Device | None = None
-_cubins: Path | None = None  # a folder that `assemble` filled
+_cubins: Path | None = None  # the folder that `assemble` filled
 
 
 def device() -> _Device:
@@ -89,7 +90,7 @@ def _cubin(ptx: str, folder: Path) -> Path:
 
 
 def assemble(texts: Iterable[str], folder: Path) -> None:
-    """Assemble with ptxas, in parallel; without one in the path the driver assembles each text as it is loaded."""
+    """Assemble with ptxas, in parallel; without ptxas the driver assembles each text when it is loaded."""
     ptxas = shutil.which("ptxas")
     if ptxas is None:
         return
@@ -125,7 +126,7 @@ def launch(
     cluster: Sequence[int] | int | None = None,
     **_: object,
 ) -> None:
-    """Run the kernel on device 0; arrays are copied in before and out after. Raises DriverError."""
+    """Run the kernel on device 0; arrays are copied in before and out after it. Raises DriverError."""
     module = _parse(ptx)
     if not module.target.startswith("sm_90"):
         import pytest
@@ -139,7 +140,7 @@ def launch(
         attribute = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         _ok(d.cuFuncSetAttribute(function, attribute, dynamic_smem))
     buffers: list[tuple[int, np.ndarray]] = []
-    values: list[Any] = []  # what the pointers point to has to live until the launch
+    values: list[Any] = []  # keeps what the pointers point to alive until the launch
     pointers: list[int] = []
 
     def upload(array: np.ndarray) -> int:
@@ -188,7 +189,7 @@ def launch(
 
 
 def _tensor_map(d: Any, t: TensorMap, a: Any, pointer: int) -> Any:
-    """The same map as the emulator's, encoded by the driver."""
+    """The emulator's tensor map, encoded by the driver."""
     row = t.row(0, pointer, a, "map")
     rank, base = row[2], row[1]
     dims, strides, box = row[4 : 4 + rank], row[10 : 9 + rank], row[14 : 14 + rank]
@@ -196,9 +197,12 @@ def _tensor_map(d: Any, t: TensorMap, a: Any, pointer: int) -> Any:
     if t.im2col is not None:
         return _ok(
             d.cuTensorMapEncodeIm2col(
-                d.CUtensorMapDataType(TYPES[t.dtype or a.type]), rank, base, [u64(x) for x in dims], [u64(x) for x in strides],
-                row[29 : 27 + rank], row[32 : 30 + rank], u32(box[0]), u32(row[28]), [u32(x) for x in row[19 : 19 + rank]],
-                d.CUtensorMapInterleave(0), d.CUtensorMapSwizzle(SWIZZLES[t.swizzle]), d.CUtensorMapL2promotion(0),
+                d.CUtensorMapDataType(TYPES[t.dtype or a.type]), rank, base, [u64(x) for x in dims],
+                [u64(x) for x in strides],
+                row[29 : 27 + rank], row[32 : 30 + rank], u32(box[0]), u32(row[28]),
+                [u32(x) for x in row[19 : 19 + rank]],
+                d.CUtensorMapInterleave(0), d.CUtensorMapSwizzle(SWIZZLES[t.swizzle]),
+                d.CUtensorMapL2promotion(0),
                 d.CUtensorMapFloatOOBfill(int(t.fill == "nan")),
             )
         )  # fmt: skip
@@ -219,9 +223,8 @@ def _tensor_map(d: Any, t: TensorMap, a: Any, pointer: int) -> Any:
     )
 
 
-# ------------------------------------------------------------------------------------------------ recording
 def outputs(p: Probe) -> list[np.ndarray]:
-    """The arrays that may differ between the two: all, since a stray write may hit an input."""
+    """The arrays to compare: all of them, as a stray write may hit an input."""
     return [np.ascontiguousarray(a) for a in p.arrays()]
 
 
@@ -233,7 +236,7 @@ def digest(arrays: Sequence[np.ndarray]) -> str:
 
 
 def identity(p: Probe) -> str:
-    """Of the program and its inputs: a recording only counts for the same ones."""
+    """A hash of the program and its inputs: a recording is only valid for the same ones."""
     h = hashlib.sha256(p.ptx.encode())
     h.update(repr((p.grid, p.block, p.cluster, p.smem)).encode())
     for a in p.args:
@@ -247,13 +250,13 @@ def identity(p: Probe) -> str:
 
 
 def run_emulated(p: Probe) -> str | None:
-    """Run in the emulator, in place; what it refused or found, if anything."""
+    """Run a probe in the emulator, in place; returns its refusal or findings, if any."""
     report = emulate(p.ptx, p.grid, p.block, p.args, cluster=p.cluster, dynamic_smem=p.smem, check="report")
     return None if report.ok else str(next(f for f in report.findings if f.error))
 
 
 def _worker(folder: Path, start: int) -> int:
-    """Run the probes from an index on, one file of results each; a lost context ends the process."""
+    """Run the probes from an index on, one file of results each; ends the process if the context is lost."""
     global _cubins
     _cubins = folder / "cubins"
     (folder / "device.json").write_text(json.dumps({"gpu": device().name, "driver": device().version}))
@@ -275,7 +278,8 @@ def _worker(folder: Path, start: int) -> int:
 
 
 def record(folder: Path, limit: float) -> int:
-    """Run all probes on the GPU; one that hangs or crashes is noted and the rest goes on in a new process."""
+    """Run all probes on the GPU; one that hangs or crashes is recorded as such,
+    the rest run in a new process."""
     folder.mkdir(parents=True, exist_ok=True)
     begin, start = time.monotonic(), 0
     total = len(probes())
@@ -338,7 +342,8 @@ def record(folder: Path, limit: float) -> int:
     (folder / "results.json").write_text(json.dumps({**info, "probes": found}, indent=1))
     lost = {n: e["failed"] for n, e in found.items() if "failed" in e}
     print(
-        f"{info['gpu']}, driver {info['driver']}: {len(found) - len(lost)} of {total} probes ran in {time.monotonic() - begin:.0f} s"
+        f"{info['gpu']}, driver {info['driver']}: {len(found) - len(lost)} of {total} probes ran in "
+        f"{time.monotonic() - begin:.0f} s"
     )
     for why, times in Counter(lost.values()).items():
         print(f"  {why}{f' ({times} probes)' if times > 1 else ''}")
@@ -346,7 +351,7 @@ def record(folder: Path, limit: float) -> int:
 
 
 def run_programs() -> int:
-    """The hand-written programs of the tests on the GPU, each in a process of its own."""
+    """Run the tests' hand-written programs on the GPU, each in a process of its own."""
     failed = 0
     for name, (ptx, run) in kernels.PROGRAMS.items():
         if ".target sm_90a" not in ptx:
@@ -362,7 +367,7 @@ def run_programs() -> int:
 
 
 def expect(file: Path) -> int:
-    """Run all probes in the emulator and keep what they wrote."""
+    """Run all probes in the emulator, and record what they write."""
     begin = time.monotonic()
     arrays: dict[str, np.ndarray] = {}
     refused = {}
@@ -385,9 +390,8 @@ def expect(file: Path) -> int:
     return 1 if refused else 0
 
 
-# ------------------------------------------------------------------------------------------------ comparing
 def differences(p: Probe, gpu: Sequence[np.ndarray], emulated: Sequence[np.ndarray]) -> Iterator[str]:
-    """One line for every row of a table, or every array, that differs; sources of a table are printed with it."""
+    """One line per differing row of a table, or array; with the sources of a table's row."""
     sources = list(p.arrays()[: len(gpu) - 1]) if p.rows and p.tolerance is None else []
     for k, (x, y) in enumerate(zip(gpu, emulated, strict=True)):
         if p.tolerance is not None:
@@ -410,14 +414,18 @@ def differences(p: Probe, gpu: Sequence[np.ndarray], emulated: Sequence[np.ndarr
                 gap = np.where(np.isfinite(gap), gap, np.inf)
                 if gap.max() > p.tolerance:
                     i = int(gap.argmax())
-                    yield f"{p.name}{f', {p.rows[r]}' if r is not None else ''}: largest difference {gap.max():.3g} at {i}: gpu {u[i]!r}, emulator {v[i]!r}"
+                    where = f"{p.name}, {p.rows[r]}" if r is not None else p.name
+                    yield (
+                        f"{where}: largest difference {gap.max():.3g} at {i}: gpu {u[i]!r}, emulator {v[i]!r}"
+                    )
             continue
         if p.rows and x.ndim == 2 and len(x) == len(p.rows):
             for r, label in enumerate(p.rows):
                 bad = np.flatnonzero(x[r] != y[r])
                 if len(bad):
                     some = "; ".join(
-                        f"{' '.join(f'{int(s[i % len(s)]):#x}' for s in sources if s.ndim == 1)} -> gpu {int(x[r][i]):#x} emulator {int(y[r][i]):#x}"
+                        f"{' '.join(f'{int(s[i % len(s)]):#x}' for s in sources if s.ndim == 1)} -> gpu "
+                        f"{int(x[r][i]):#x} emulator {int(y[r][i]):#x}"
                         for i in bad[:8]
                     )  # fmt: skip
                     yield f"{p.name}, {label}: {len(bad)} of {len(x[r])} differ: {some}"
@@ -435,7 +443,7 @@ def differences(p: Probe, gpu: Sequence[np.ndarray], emulated: Sequence[np.ndarr
 
 
 def compare(folder: Path, file: Path | None, write: bool) -> int:
-    """Print every difference between a recording and the emulator (or its expectations in a file)."""
+    """Print every difference between a recording and the emulator, or its recorded output in a file."""
     recorded = json.loads((folder / "results.json").read_text())
     lines: list[str] = []
     worst: dict[str, float] = {}
@@ -489,7 +497,8 @@ def compare(folder: Path, file: Path | None, write: bool) -> int:
                     gap = np.where(u == v, 0, np.abs(u - v) / largest)
                 worst[p.name] = float(np.nanmax(np.where(np.isfinite(gap), gap, 0)))
     print(
-        f"{recorded['gpu']}, driver {recorded['driver']}: {len(digests)} probes compared bit for bit, {len(worst)} within a tolerance, {len(lines)} differences"
+        f"{recorded['gpu']}, driver {recorded['driver']}: {len(digests)} probes compared bit for bit, "
+        f"{len(worst)} within a tolerance, {len(lines)} differences"
     )
     for line in lines:
         print(f"  {line}")

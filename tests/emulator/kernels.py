@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def simple(
     head: str = "",
     threads: int | None = None,
 ) -> str:
-    """A kernel named k with roomy register declarations around a body."""
+    """A kernel named k: a body with enough registers declared."""
     req = f".reqntid {threads}, 1, 1" if threads else ""
     return (
         HEADER.format(target=target) + head + f"\n.visible .entry k({params})\n{req}\n{{\n"
@@ -31,7 +32,7 @@ def simple(
 
 
 def assembles(ptx: str, folder: Path) -> None:
-    """Fail if ptxas refuses the text; skip without one."""
+    """Fail if ptxas refuses the text; skip if there is no ptxas."""
     if not shutil.which("ptxas"):
         pytest.skip("needs ptxas")
     (folder / "k.ptx").write_text(ptx)
@@ -64,7 +65,6 @@ def elementwise(body: str, sources: int = 2, width: int = 32) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------ reduction
 # Sum of 256 numbers with shared memory and barriers.
 REDUCE = simple(
     """
@@ -115,7 +115,6 @@ def run_reduce(
     return r, bool(out[0] == x.sum())
 
 
-# ------------------------------------------------------------------------------------------------ histogram
 HISTOGRAM = simple(
     """
 .shared .align 16 .b8 bins[64];
@@ -157,8 +156,8 @@ def run_histogram(
     return r, bool((out == np.bincount(x & 15, minlength=16)).all())
 
 
-# ------------------------------------------------------------------------------------------------ bulk pipeline
-# Warp 0 copies 1 KiB tiles with a two-stage pipeline, warps 1 and 2 add them up element by element.
+# pipeline Warp 0 copies 1 KiB tiles through a two-stage pipeline; warps 1 and 2 add them up element by
+# element.
 PIPELINE = simple(
     """
 .shared .align 128 .b8 tile[2048];
@@ -250,8 +249,7 @@ def run_pipeline(
     return r, bool((out == x.sum(0)).all())
 
 
-# ------------------------------------------------------------------------------------------------ cp.async
-# One warp copies rows with cp.async, two groups in flight, and sums them; written out through a TMA-free bulk store.
+# One warp copies rows with cp.async, two groups in flight, sums them, and writes the sums by a bulk store.
 CP_ASYNC = simple(
     """
 .shared .align 128 .b8 tile[1536];
@@ -304,7 +302,6 @@ def run_cp_async(
     return r, bool((out == x.sum(0)).all())
 
 
-# ------------------------------------------------------------------------------------------------ numbers
 def bf16(x: np.ndarray) -> np.ndarray:
     """float32 to the bits of bfloat16, round to nearest even."""
     u = np.ascontiguousarray(x, np.float32).view(np.uint32)
@@ -321,8 +318,8 @@ def desc_constant(sbo: int, layout: int, lbo: int = 16, sm100: bool = True) -> i
     return d | (1 << 46 | layout << 61 if sm100 else layout << 62)
 
 
-# ------------------------------------------------------------------------------------------------ wgmma
-# One warpgroup: C[64, 64] = A[64, 128] B[64, 128]^T in bf16, K in two TMA tiles, C through shared memory and a TMA store.
+# warpgroup: C[64, 64] = A[64, 128] B[64, 128]^T in bf16; K in two TMA tiles, C through shared memory and a
+# TMA store.
 WGMMA = simple(
     """
 .shared .align 8 .b8 bars[16];
@@ -339,10 +336,14 @@ mov.u32 %r6, 64;
 mbarrier.init.shared::cta.b64 [%r3], 1;
 fence.mbarrier_init.release.cluster;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 32768;
-cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r4], [%d1, {%r5, %r5}], [%r3];
-cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r4+8192], [%d1, {%r6, %r5}], [%r3];
-cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r4+16384], [%d2, {%r5, %r5}], [%r3];
-cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r4+24576], [%d2, {%r6, %r5}], [%r3];
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r4], [%d1, {%r5, %r5}], \
+[%r3];
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r4+8192], [%d1, {%r6, \
+%r5}], [%r3];
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r4+16384], [%d2, {%r5, \
+%r5}], [%r3];
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r4+24576], [%d2, {%r6, \
+%r5}], [%r3];
 READY:
 bar.sync 0;
 WAIT_FULL:
@@ -361,7 +362,8 @@ TILE:
     + "\n".join(
         f"add.u64 %d6, %d5, {2 * j};\nadd.u64 %d7, %d6, 1024;\n"
         "{.reg .pred q; setp.ne.u32 q, 1, 0;\n"
-        f"wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {{{', '.join(f'%f{i}' for i in range(32))}}}, %d6, %d7, q, 1, 1, 0, 0;}}"
+        f"wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        f"{{{', '.join(f'%f{i}' for i in range(32))}}}, %d6, %d7, q, 1, 1, 0, 0;}}"
         for j in range(4)
     )
     + """
@@ -415,11 +417,11 @@ def run_wgmma(
         TensorMap(bf16(b), (64, 64), "128B", dtype="bf16"),
         TensorMap(c, (64, 64)),
     ]
-    r = launch(ptx, 1, 128, maps, dynamic_smem=49152, interleaving=interleaving, check=check, **kw)  # type: ignore[arg-type]
+    how: dict[str, Any] = {"interleaving": interleaving, "check": check, **kw}
+    r = launch(ptx, 1, 128, maps, dynamic_smem=49152, **how)
     return r, bool((c == a @ b.T).all())
 
 
-# ------------------------------------------------------------------------------------------------ tcgen05
 # Warp 0 loads, warp 1 issues MMAs and owns TMEM, warps 4 to 7 write out: C[128, 64] = A[128, K] B[64, K]^T.
 TCGEN = simple(
     """
@@ -478,8 +480,10 @@ mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r13], 24576;
 mul.lo.u32 %r14, %r9, 24576;
 add.u32 %r15, %r4, %r14;
 shl.b32 %r16, %r8, 6;
-cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r15], [%d1, {%r16, %r17}], [%r13];
-cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r15+16384], [%d2, {%r16, %r17}], [%r13];
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r15], [%d1, {%r16, \
+%r17}], [%r13];
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r15+16384], [%d2, {%r16, \
+%r17}], [%r13];
 add.u32 %r8, %r8, 1;
 setp.lt.u32 %p7, %r8, 5;
 @%p7 bra PRODUCE;
@@ -575,12 +579,13 @@ def run_tcgen(
         TensorMap(bf16(b), (64, 64), "128B", dtype="bf16"),
         c,
     ]
-    r = launch(ptx, 1, 256, args, dynamic_smem=49152, interleaving=interleaving, check=check, **kw)  # type: ignore[arg-type]
+    how: dict[str, Any] = {"interleaving": interleaving, "check": check, **kw}
+    r = launch(ptx, 1, 256, args, dynamic_smem=49152, **how)
     return r, bool((c == a @ b.T).all())
 
 
-# ------------------------------------------------------------------------------------------------ TMEM operand
-# Four warps write A (bf16 pairs) to TMEM with tcgen05.st, B to shared memory with st.shared, and one thread multiplies.
+# operand Four warps write A (bf16 pairs) to TMEM with tcgen05.st, and B to shared memory; one thread
+# multiplies.
 TMEM_A = simple(
     """
 .shared .align 8 .b8 bar[8];
@@ -634,7 +639,8 @@ WAIT:
 mbarrier.try_wait.parity.shared::cta.b64 %p5, [%r3], 0;
 @!%p5 bra WAIT;
 tcgen05.fence::after_thread_sync;
-tcgen05.ld.sync.aligned.32x32b.x16.b32 {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7, %f8, %f9, %f10, %f11, %f12, %f13, %f14, %f15}, [%r8];
+tcgen05.ld.sync.aligned.32x32b.x16.b32 {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7, %f8, %f9, %f10, %f11, %f12, \
+%f13, %f14, %f15}, [%r8];
 tcgen05.wait::ld.sync.aligned;
 ld.param.u64 %d6, [p2];
 mul.wide.u32 %d7, %r1, 64;
@@ -655,7 +661,7 @@ DONE:
     head=".extern .shared .align 1024 .b8 dyn[];\n",
     threads=128,
 )
-# B without swizzle: 8x8 core matrices of 128 bytes; along K (LBO) 128 bytes apart, along N (SBO) 256 bytes.
+# B without swizzle: 8x8 core matrices of 128 bytes; 128 bytes apart along K (LBO), 256 bytes along N (SBO).
 TMEM_A = TMEM_A.replace("@DESC@", str(desc_constant(256, 0, lbo=128))).replace(
     "@IDESC@", str(1 << 4 | 1 << 7 | 1 << 10 | 2 << 17 | 8 << 24)
 )

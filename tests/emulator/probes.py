@@ -1,8 +1,8 @@
-"""Probes: small sm_90a kernels that run on a GPU and in the emulator, with outputs that must agree bit for bit.
+"""Probes: small sm_90a kernels that run on a GPU and in the emulator, with outputs that agree bit for bit.
 
-Every probe is a kernel with fixed inputs and no reference of its own: :mod:`tests.emulator.hardware` runs it on a
-GPU and records what it wrote, and the emulator has to write the same. A probe that compares approximations or sums
-of a tensor core has a tolerance instead.
+Every probe is a kernel with fixed inputs and no reference of its own: :mod:`tests.emulator.hardware` records
+what it writes on a GPU, and the emulator must write the same. Probes of approximations or of a tensor core's
+sums have a tolerance.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REGS = (
 
 @dataclass
 class Probe:
-    """One launch. All arrays among ``args`` are compared after it, under ``rows`` where a table names its rows."""
+    """One launch. All arrays among ``args`` are compared after it; ``rows`` names the rows of a table."""
 
     name: str
     ptx: str
@@ -38,8 +38,8 @@ class Probe:
     cluster: int = 1
     smem: int = 0
     rows: tuple[str, ...] = ()
-    #: None: bit-equal. Otherwise the outputs are floats of dtype ``approximate`` and may differ by this much of the
-    #: largest magnitude (``relative=False``) or of each value (``relative=True``).
+    #: None: bit-equal. Otherwise the outputs are floats of dtype ``approximate``, which may differ by this
+    #: part of the largest magnitude (``relative=False``) or of each value (``relative=True``).
     tolerance: float | None = None
     relative: bool = True
     approximate: Any = np.float32
@@ -47,13 +47,13 @@ class Probe:
     optional: bool = False  # the driver may refuse it (formats of later GPUs)
 
     def arrays(self) -> list[np.ndarray]:
-        """The arrays that the launch may write, tensor maps' included."""
+        """The arrays that the launch may write, including those of tensor maps."""
         found = [a.array if isinstance(a, TensorMap) else a for a in self.args]
         return [a for a in found if isinstance(a, np.ndarray)]
 
 
 def kernel(body: str, params: str, head: str = "") -> str:
-    """A kernel named k for sm_90a with roomy registers."""
+    """A kernel named k for sm_90a, with enough registers declared."""
     wait.n = 0  # type: ignore[attr-defined]  # labels are numbered in every kernel anew
     return (
         f"{HEADER.format(target='sm_90a')}{head}\n.visible .entry k({params})\n{{\n{REGS}{body}\nret;\n}}\n"
@@ -83,7 +83,6 @@ D{n}:
 wait.n = 0  # type: ignore[attr-defined]
 
 
-# ------------------------------------------------------------------------------------------------ tables
 def table(
     name: str,
     ops: dict[str, str],
@@ -92,7 +91,7 @@ def table(
     block: int = 128,
     **how: Any,
 ) -> Probe:
-    """Every operation on every element: sources in %r10.. (32 bits) or %d10.. (64 bits), result in %r20 or %d20.
+    """Every operation on every element: sources in %r10.. (32 bits) or %d10.., result in %r20 or %d20.
 
     The output has a row for every operation. Blocks of 32 threads make it a table of warp-wide operations.
     """
@@ -104,7 +103,10 @@ def table(
     for i, s in enumerate(sources):
         wide = s.dtype.itemsize == 8
         reg, bits = (f"%t{i}", 64) if wide else (f"%s{i}", 32)
-        load += f"ld.param.u64 %d1, [p{i}]; add.u64 %d1, %d1, {'%d3' if wide else '%d2'}; ld.global.b{bits} {reg}, [%d1];\n"
+        load += (
+            f"ld.param.u64 %d1, [p{i}]; add.u64 %d1, %d1, {'%d3' if wide else '%d2'}; "
+            f"ld.global.b{bits} {reg}, [%d1];\n"
+        )
         copy += f"mov.b{bits} {'%d' if wide else '%r'}{10 + i}, {reg};"
     size = width // 8
     body = (
@@ -113,9 +115,18 @@ def table(
         f"ld.param.u64 %d4, [p{len(sources)}]; mul.wide.u32 %d5, %r0, {size}; add.u64 %d4, %d4, %d5;\n"
     )
     for j, op in enumerate(ops.values()):
-        body += f"{{ {copy} {op}\nst.global.b{width} [%d4+{j * n * size}], {'%r20' if width == 32 else '%d20'}; }}\n"
+        result = "%r20" if width == 32 else "%d20"
+        body += f"{{ {copy} {op}\nst.global.b{width} [%d4+{j * n * size}], {result}; }}\n"
     out = np.zeros((len(ops), n), np.uint32 if width == 32 else np.uint64)
-    return Probe(name, kernel(body, pointers(len(sources) + 1)), [*sources, out], n // block, block, rows=tuple(ops), **how)  # fmt: skip
+    return Probe(
+        name,
+        kernel(body, pointers(len(sources) + 1)),
+        [*sources, out],
+        n // block,
+        block,
+        rows=tuple(ops),
+        **how,
+    )
 
 
 def rng(name: str) -> np.random.Generator:
@@ -128,7 +139,7 @@ EDGE = [0, 1, 2, 3, 31, 32, 33, 63, 64, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x7FFF
 def words(seed: str, n: int = 1024) -> np.ndarray:
     g = rng(seed)
     x = g.integers(0, 1 << 32, n, dtype=np.uint64).astype(np.uint32)
-    x >>= np.where(g.random(n) < 0.4, g.integers(0, 32, n), 0).astype(np.uint32)  # small numbers too
+    x >>= np.where(g.random(n) < 0.4, g.integers(0, 32, n), 0).astype(np.uint32)  # include small numbers
     x[: len(EDGE)] = EDGE
     return g.permutation(x)
 
@@ -139,7 +150,8 @@ def longs(seed: str, n: int = 1024) -> np.ndarray:
 
 SPECIAL = [
     0.0, 1.0, np.inf, np.nan, 1e-40, 1.4e-45, 1.17549435e-38, 3e38, 65504, 65519, 65520, 448, 464, 480, 57344,
-    61440, 61441, 1e-8, 5.96e-8, 2.98e-8, 0.5, 1.5, 2.5, 2.0**-9, 2.0**-10, 2.0**-16, 2.0**-17, 2147483520, 4294967040,
+    61440, 61441, 1e-8, 5.96e-8, 2.98e-8, 0.5, 1.5, 2.5, 2.0**-9, 2.0**-10, 2.0**-16, 2.0**-17, 2147483520,
+    4294967040,
 ]  # fmt: skip
 
 
@@ -173,14 +185,17 @@ def decode_small(code: np.ndarray, ebits: int, mbits: int, inf: bool) -> np.ndar
     bias = (1 << (ebits - 1)) - 1
     v = np.where(e == 0, m * 2.0 ** (1 - bias - mbits), (m + (1 << mbits)) * 2.0 ** (e - bias - mbits))
     top = e == (1 << ebits) - 1
-    v = np.where(top & (m == 0), np.inf, np.where(top, np.nan, v)) if inf else np.where(top & (m == (1 << mbits) - 1), np.nan, v)  # fmt: skip
+    v = (
+        np.where(top & (m == 0), np.inf, np.where(top, np.nan, v))
+        if inf
+        else np.where(top & (m == (1 << mbits) - 1), np.nan, v)
+    )
     return np.where(sign == 1, -v, v)
 
 
 FORMAT = {"e4m3": (4, 3, False), "e5m2": (5, 2, True), "f16": (5, 10, True), "bf16": (8, 7, True)}
 
 
-# ------------------------------------------------------------------------------------------------ arithmetic
 def integer() -> Iterator[Probe]:
     ops: dict[str, str] = {}
     for t in ("u32", "s32"):
@@ -212,7 +227,8 @@ def integer() -> Iterator[Probe]:
     for op in ("not.b32", "cnot.b32", "popc.b32", "clz.b32", "brev.b32", "neg.s32", "abs.s32"):
         ops[op] = f"{op} %r20, %r10;"
     ops["setp.and"] = (
-        "setp.gt.u32 %p1, %r10, 1000; setp.lt.and.u32 %p2|%p3, %r11, %r10, %p1; selp.b32 %r20, 1, 0, %p2; @%p3 add.u32 %r20, %r20, 2;"
+        "setp.gt.u32 %p1, %r10, 1000; setp.lt.and.u32 %p2|%p3, %r11, %r10, %p1; selp.b32 %r20, 1, 0, %p2; "
+        "@%p3 add.u32 %r20, %r20, 2;"
     )
     ops["shl"] = "and.b32 %r11, %r11, 63; shl.b32 %r20, %r10, %r11;"
     ops["bfi"] = "bfi.b32 %r20, %r10, %r11, %r12, %r13;"
@@ -230,7 +246,8 @@ def integer() -> Iterator[Probe]:
     for t in ("u16", "s16"):
         for op in ("add", "sub", "mul.lo", "mul.hi", "min", "max"):
             ops[f"{op}.{t}"] = (
-                f"cvt.u16.u32 %h1, %r10; cvt.u16.u32 %h2, %r11; {op}.{t} %h3, %h1, %h2; cvt.u32.u16 %r20, %h3;"
+                f"cvt.u16.u32 %h1, %r10; cvt.u16.u32 %h2, %r11; {op}.{t} %h3, %h1, %h2; "
+                f"cvt.u32.u16 %r20, %h3;"
             )
         ops[f"mul.wide.{t}"] = f"cvt.u16.u32 %h1, %r10; cvt.u16.u32 %h2, %r11; mul.wide.{t} %r20, %h1, %h2;"
     yield table("integer 32", ops, [words(f"i{k}") for k in range(4)])
@@ -243,7 +260,8 @@ def integer() -> Iterator[Probe]:
         ops[f"rem.{t}"] = f"or.b64 %d11, %d11, 1; rem.{t} %d20, %d10, %d11;"
         ops[f"shr.{t}"] = f"cvt.u32.u64 %r11, %d11; and.b32 %r11, %r11, 127; shr.{t} %d20, %d10, %r11;"
         ops[f"bfe.{t}"] = (
-            f"cvt.u32.u64 %r11, %d11; cvt.u32.u64 %r12, %d12; and.b32 %r11, %r11, 127; and.b32 %r12, %r12, 127; bfe.{t} %d20, %d10, %r11, %r12;"
+            f"cvt.u32.u64 %r11, %d11; cvt.u32.u64 %r12, %d12; and.b32 %r11, %r11, 127; "
+            f"and.b32 %r12, %r12, 127; bfe.{t} %d20, %d10, %r11, %r12;"
         )
         ops[f"bfind.{t}"] = f"bfind.{t} %r11, %d10; cvt.u64.u32 %d20, %r11;"
         ops[f"setp.lt.{t}"] = f"setp.lt.{t} %p1, %d10, %d11; selp.b64 %d20, 1, 0, %p1;"
@@ -263,19 +281,27 @@ def integer() -> Iterator[Probe]:
     for op in ("popc.b64", "clz.b64"):
         ops[op] = f"{op} %r11, %d10; cvt.u64.u32 %d20, %r11;"
     ops["bfi.b64"] = (
-        "cvt.u32.u64 %r11, %d11; cvt.u32.u64 %r12, %d12; and.b32 %r11, %r11, 127; and.b32 %r12, %r12, 127; bfi.b64 %d20, %d10, %d11, %r11, %r12;"
+        "cvt.u32.u64 %r11, %d11; cvt.u32.u64 %r12, %d12; and.b32 %r11, %r11, 127; and.b32 %r12, %r12, 127; "
+        "bfi.b64 %d20, %d10, %d11, %r11, %r12;"
     )
     ops["add with carry"] = (
-        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; add.cc.u32 %r14, %r10, %r12; addc.cc.u32 %r15, %r11, %r13; addc.u32 %r16, %r10, 0; mov.b64 %d20, {%r14, %r15}; cvt.u64.u32 %d21, %r16; xor.b64 %d20, %d20, %d21;"
+        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; add.cc.u32 %r14, %r10, %r12; "
+        "addc.cc.u32 %r15, %r11, %r13; addc.u32 %r16, %r10, 0; mov.b64 %d20, {%r14, %r15}; "
+        "cvt.u64.u32 %d21, %r16; xor.b64 %d20, %d20, %d21;"
     )
     ops["subtract with borrow"] = (
-        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; sub.cc.s32 %r14, %r10, %r12; subc.cc.s32 %r15, %r11, %r13; subc.s32 %r16, %r10, 0; mov.b64 %d20, {%r14, %r15}; cvt.u64.u32 %d21, %r16; xor.b64 %d20, %d20, %d21;"
+        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; sub.cc.s32 %r14, %r10, %r12; "
+        "subc.cc.s32 %r15, %r11, %r13; subc.s32 %r16, %r10, 0; mov.b64 %d20, {%r14, %r15}; "
+        "cvt.u64.u32 %d21, %r16; xor.b64 %d20, %d20, %d21;"
     )
     ops["multiply with carry"] = (
-        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; mad.lo.cc.u32 %r14, %r10, %r12, %r13; madc.hi.cc.u32 %r15, %r10, %r12, %r11; addc.u32 %r16, %r11, %r13; mov.b64 %d20, {%r14, %r15}; cvt.u64.u32 %d21, %r16; xor.b64 %d20, %d20, %d21;"
+        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; mad.lo.cc.u32 %r14, %r10, %r12, %r13; "
+        "madc.hi.cc.u32 %r15, %r10, %r12, %r11; addc.u32 %r16, %r11, %r13; mov.b64 %d20, {%r14, %r15}; "
+        "cvt.u64.u32 %d21, %r16; xor.b64 %d20, %d20, %d21;"
     )
     ops["multiply with carry, signed"] = (
-        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; mad.lo.cc.s32 %r14, %r10, %r12, %r13; madc.hi.s32 %r15, %r10, %r12, %r11; mov.b64 %d20, {%r14, %r15};"
+        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; mad.lo.cc.s32 %r14, %r10, %r12, %r13; "
+        "madc.hi.s32 %r15, %r10, %r12, %r11; mov.b64 %d20, {%r14, %r15};"
     )
     ops["add with carry 64"] = (
         "add.cc.u64 %d20, %d10, %d11; addc.u64 %d21, %d12, %d10; xor.b64 %d20, %d20, %d21;"
@@ -314,7 +340,8 @@ def floating() -> Iterator[Probe]:
     same = floats("f3")
     same[::3] = floats("f2")[::3]  # equal operands for comparisons
     yield table("float 32", ops, [floats("f1"), floats("f2"), same])
-    yield table("float 32 equal operands", {k: v for k, v in ops.items() if k.startswith(("setp", "min", "max", "sub", "div.rn"))},
+    yield table("float 32 equal operands",
+                {k: v for k, v in ops.items() if k.startswith(("setp", "min", "max", "sub", "div.rn"))},
                 [floats("f2"), same, floats("f1")])  # fmt: skip
     for t in ("f16x2", "bf16x2"):
         ops = {}
@@ -332,10 +359,12 @@ def floating() -> Iterator[Probe]:
         s = t[:-2]
         for cmp in ("eq", "lt", "geu", "nan"):
             ops[f"setp.{cmp}"] = (
-                f"mov.b32 {{%h1, _}}, %r10; mov.b32 {{%h2, _}}, %r11; setp.{cmp}.{s} %p1, %h1, %h2; selp.b32 %r20, 1, 0, %p1;"
+                f"mov.b32 {{%h1, _}}, %r10; mov.b32 {{%h2, _}}, %r11; setp.{cmp}.{s} %p1, %h1, %h2; "
+                f"selp.b32 %r20, 1, 0, %p1;"
             )
         ops["fma.scalar"] = (
-            f"mov.b32 {{%h1, _}}, %r10; mov.b32 {{%h2, _}}, %r11; mov.b32 {{%h3, _}}, %r12; fma.rn.{s} %h4, %h1, %h2, %h3; mov.b32 %r20, {{%h4, %h4}};"
+            f"mov.b32 {{%h1, _}}, %r10; mov.b32 {{%h2, _}}, %r11; mov.b32 {{%h3, _}}, %r12; "
+            f"fma.rn.{s} %h4, %h1, %h2, %h3; mov.b32 %r20, {{%h4, %h4}};"
         )
         halves = []
         for k in range(3):
@@ -347,14 +376,21 @@ def floating() -> Iterator[Probe]:
         yield table(f"float {t}", ops, halves)
     g = rng("f64")
     d = [(g.standard_normal(512) * 2.0 ** g.integers(-30, 30, 512)).view(np.uint64) for _ in range(3)]
-    ops = {f"{op}.{r}": f"{op}.{r}.f64 %d20, %d10, %d11;" for op in ("add", "sub", "mul", "div") for r in ("rn", "rz", "rm", "rp")}  # fmt: skip
+    ops = {
+        f"{op}.{r}": f"{op}.{r}.f64 %d20, %d10, %d11;"
+        for op in ("add", "sub", "mul", "div")
+        for r in ("rn", "rz", "rm", "rp")
+    }
     ops |= {f"fma.{r}": f"fma.{r}.f64 %d20, %d10, %d11, %d12;" for r in ("rn", "rz", "rm", "rp")}
     ops |= {
         "min": "min.f64 %d20, %d10, %d11;",
         "max": "max.f64 %d20, %d10, %d11;",
         "neg": "neg.f64 %d20, %d10;",
     }
-    ops |= {"setp": "setp.lt.f64 %p1, %d10, %d11; selp.b64 %d20, 1, 0, %p1;", "sqrt": "abs.f64 %d10, %d10; sqrt.rn.f64 %d20, %d10;"}  # fmt: skip
+    ops |= {
+        "setp": "setp.lt.f64 %p1, %d10, %d11; selp.b64 %d20, 1, 0, %p1;",
+        "sqrt": "abs.f64 %d10, %d10; sqrt.rn.f64 %d20, %d10;",
+    }
     yield table("float 64", ops, d, 64)
     ops = {op: f"{op}.approx.ftz.f32 %r20, %r10;" for op in ("ex2", "lg2", "rcp", "rsqrt", "sqrt")}
     ops["tanh"] = "tanh.approx.f32 %r20, %r10;"
@@ -373,7 +409,11 @@ def floating() -> Iterator[Probe]:
     special = np.resize(
         np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, -1.0, 200, -200], np.float32), 32
     )
-    ops = {f"{op}{z}": f"{op}.approx{z}.f32 %r20, %r10;" for op in ("ex2", "lg2", "rcp", "rsqrt", "sqrt") for z in ("", ".ftz")}  # fmt: skip
+    ops = {
+        f"{op}{z}": f"{op}.approx{z}.f32 %r20, %r10;"
+        for op in ("ex2", "lg2", "rcp", "rsqrt", "sqrt")
+        for z in ("", ".ftz")
+    }
     yield table("approximations of special values", ops, [special.view(np.uint32)], tolerance=2.0**-10)
 
 
@@ -443,7 +483,8 @@ def conversions() -> Iterator[Probe]:
         for m in ("", ".relu"):
             ops[f"f16x2.{t}{m}"] = f"cvt.u16.u32 %h1, %r10; cvt.rn{m}.f16x2.{t} %r20, %h1;"
             ops[f"{t}.f16x2{m}"] = (
-                f"cvt.u16.u32 %h1, %r10; not.b16 %h2, %h1; mov.b32 %r11, {{%h1, %h2}}; cvt.rn.satfinite{m}.{t}.f16x2 %h3, %r11; cvt.u32.u16 %r20, %h3;"
+                f"cvt.u16.u32 %h1, %r10; not.b16 %h2, %h1; mov.b32 %r11, {{%h1, %h2}}; "
+                f"cvt.rn.satfinite{m}.{t}.f16x2 %h3, %r11; cvt.u32.u16 %r20, %h3;"
             )
     for op in ("neg", "abs"):
         for t in ("f16", "bf16"):
@@ -470,7 +511,8 @@ def warps() -> Iterator[Probe]:
         ("up", "down", "bfly", "idx"), (0, 31, 0x1C1F, 0x181F, 0x1800, 0x0F, 0x100F)
     ):
         ops[f"shfl.{mode}.{clamp:x}"] = (
-            f"and.b32 %r11, %r11, 31; shfl.sync.{mode}.b32 %r20|%p1, %r10, %r11, {clamp}, -1; @!%p1 not.b32 %r20, %r20;"
+            f"and.b32 %r11, %r11, 31; shfl.sync.{mode}.b32 %r20|%p1, %r10, %r11, {clamp}, -1; "
+            f"@!%p1 not.b32 %r20, %r20;"
         )
     ops["shfl.random clamp"] = (
         "and.b32 %r11, %r11, 31; shfl.sync.idx.b32 %r20|%p1, %r10, %r11, %r12, -1; @!%p1 not.b32 %r20, %r20;"
@@ -488,7 +530,8 @@ def warps() -> Iterator[Probe]:
     ops["ballot"] = "setp.lt.u32 %p1, %r10, %r11; vote.sync.ballot.b32 %r20, %p1, -1;"
     ops["match.any"] = "and.b32 %r10, %r10, 3; match.any.sync.b32 %r20, %r10, -1;"
     ops["match.any.b64"] = (
-        "and.b32 %r10, %r10, 1; and.b32 %r11, %r11, 3; mov.b64 %d1, {%r10, %r11}; match.any.sync.b64 %r20, %d1, -1;"
+        "and.b32 %r10, %r10, 1; and.b32 %r11, %r11, 3; mov.b64 %d1, {%r10, %r11}; "
+        "match.any.sync.b64 %r20, %d1, -1;"
     )
     ops["match.all"] = (
         "and.b32 %r10, %r10, 0; match.all.sync.b32 %r20|%p1, %r10, -1; @%p1 xor.b32 %r20, %r20, 5;"
@@ -501,7 +544,7 @@ def warps() -> Iterator[Probe]:
         ops[f"redux.{op}"] = f"redux.sync.{op}.b32 %r20, %r10, -1;"
     ops["elect"] = "elect.sync %r20|%p1, -1; @%p1 add.u32 %r20, %r20, 100;"
     ops["activemask"] = "activemask.b32 %r20;"
-    # Halves of the warp with masks of their own.
+    # Each half of the warp with its own mask.
     half = (
         "mov.u32 %r30, %laneid; setp.lt.u32 %p5, %r30, 12; @%p5 bra A; {} bra B; A: {} B: bar.warp.sync -1;"
     )
@@ -514,7 +557,27 @@ def warps() -> Iterator[Probe]:
     }.items():
         ops[f"divergent {name}"] = half.format(op.format("0xfffff000"), op.format("0x00000fff"))
     ops["movmatrix"] = "movmatrix.sync.aligned.m8n8.trans.b16 %r20, %r10;"
-    for reg in ("laneid", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt", "lanemask_ge", "tid.x", "ntid.x", "ctaid.x", "nctaid.x", "nctaid.z", "cluster_ctarank", "cluster_nctarank", "clusterid.x", "nclusterid.x", "cluster_ctaid.x", "cluster_nctaid.x", "is_explicit_cluster", "dynamic_smem_size"):  # fmt: skip
+    for reg in (
+        "laneid",
+        "lanemask_eq",
+        "lanemask_lt",
+        "lanemask_le",
+        "lanemask_gt",
+        "lanemask_ge",
+        "tid.x",
+        "ntid.x",
+        "ctaid.x",
+        "nctaid.x",
+        "nctaid.z",
+        "cluster_ctarank",
+        "cluster_nctarank",
+        "clusterid.x",
+        "nclusterid.x",
+        "cluster_ctaid.x",
+        "cluster_nctaid.x",
+        "is_explicit_cluster",
+        "dynamic_smem_size",
+    ):
         ops[f"%{reg}"] = (
             f"mov.u32 %r20, %{reg};"
             if reg != "is_explicit_cluster"
@@ -524,7 +587,8 @@ def warps() -> Iterator[Probe]:
 
 
 def atomics() -> Iterator[Probe]:
-    typed = {"u32": ("add", "min", "max", "inc", "dec", "exch.b32", "and.b32", "or.b32", "xor.b32", "cas.b32"), "s32": ("add", "min", "max"),
+    typed = {"u32": ("add", "min", "max", "inc", "dec", "exch.b32", "and.b32", "or.b32", "xor.b32",
+                     "cas.b32"), "s32": ("add", "min", "max"),
              "f32": ("add",), "f16x2": ("add.noftz",), "bf16x2": ("add.noftz",)}  # fmt: skip
     for space in ("global", "shared"):
         n, block = 1024, 128
@@ -535,28 +599,33 @@ def atomics() -> Iterator[Probe]:
                 third = ", %r12" if name.startswith("cas") else ""
                 # Compare-and-swap succeeds in a third of the lanes.
                 ops[form] = (
-                    "rem.u32 %r30, %r10, 3; setp.eq.u32 %p1, %r30, 0; @%p1 mov.b32 %r11, %r10;" * bool(third)
-                    + f"st.{space}.b32 [#], %r10; atom.{space}.{form} %r20, [#], %r11{third}; ld.{space}.b32 %r21, [#];"
+                    "rem.u32 %r30, %r10, 3; setp.eq.u32 %p1, %r30, 0; @%p1 mov.b32 %r11, %r10;"
+                    * bool(third)
+                    + f"st.{space}.b32 [#], %r10; atom.{space}.{form} %r20, [#], %r11{third}; "
+                    f"ld.{space}.b32 %r21, [#];"
                 )
                 if (name in ("add", "min", "max", "inc", "dec") and t != "f32") or "noftz" in name:
                     ops[f"red {form}"] = (
-                        f"st.{space}.b32 [#], %r10; red.{space}.{form} [#], %r11; ld.{space}.b32 %r20, [#]; mov.b32 %r21, 0;"
+                        f"st.{space}.b32 [#], %r10; red.{space}.{form} [#], %r11; ld.{space}.b32 %r20, [#]; "
+                        f"mov.b32 %r21, 0;"
                     )
-        # Returned value and memory afterwards, one row each.
+        # The returned value and the memory afterwards, one row each.
         rows, body, size = [], "", 2 * len(ops)
         for j, (label, op) in enumerate(ops.items()):
             rows += [label, f"{label} in memory"]
             place = "%d6" if space == "global" else "%r6"
             body += (
                 "{ mov.b32 %r10, %s0; mov.b32 %r11, %s1; mov.b32 %r12, %s2; " + op.replace("#", place)
-                + f"\nst.global.b32 [%d4+{8 * j * n}], %r20; st.global.b32 [%d4+{8 * j * n + 4 * n}], %r21; }}\n"
+                + f"\nst.global.b32 [%d4+{8 * j * n}], %r20; st.global.b32 [%d4+{8 * j * n + 4 * n}], "
+                  f"%r21; }}\n"
             )  # fmt: skip
         load = "".join(
             f"ld.param.u64 %d1, [p{i}]; add.u64 %d1, %d1, %d2; ld.global.b32 %s{i}, [%d1];\n"
             for i in range(3)
         )
         text = kernel(
-            f"mov.u32 %r2, %tid.x; mov.u32 %r1, %ctaid.x; mad.lo.u32 %r0, %r1, {block}, %r2; mul.wide.u32 %d2, %r0, 4;\n{load}"
+            f"mov.u32 %r2, %tid.x; mov.u32 %r1, %ctaid.x; mad.lo.u32 %r0, %r1, {block}, %r2; "
+            f"mul.wide.u32 %d2, %r0, 4;\n{load}"
             f"ld.param.u64 %d4, [p4]; add.u64 %d4, %d4, %d2; ld.param.u64 %d6, [p3]; add.u64 %d6, %d6, %d2;\n"
             f"mov.u32 %r6, buf; shl.b32 %r2, %r2, 2; add.u32 %r6, %r6, %r2;\n{body}",
             pointers(5),
@@ -565,7 +634,14 @@ def atomics() -> Iterator[Probe]:
         sources = [words("a0"), words("a1"), words("a2")]
         mixed = floats("a3", 1024, 0.4)
         sources[0][::2], sources[1][::2] = mixed[::2], floats("a4", 1024, 0.4)[::2]
-        yield Probe(f"atomics {space}", text, [*sources, np.zeros(n, np.uint32), np.zeros((size, n), np.uint32)], n // block, block, rows=())  # fmt: skip
+        yield Probe(
+            f"atomics {space}",
+            text,
+            [*sources, np.zeros(n, np.uint32), np.zeros((size, n), np.uint32)],
+            n // block,
+            block,
+            rows=(),
+        )
         ops = {}
         for form in (
             "add.u64",
@@ -584,7 +660,8 @@ def atomics() -> Iterator[Probe]:
             place = "%d30" if space == "global" else "%r30"
             base = (
                 "ld.param.u64 %d30, [p3]; add.u64 %d30, %d30, %d3;" if space == "global"
-                else "mov.u32 %r30, %tid.x; shl.b32 %r30, %r30, 3; mov.u32 %r31, buf; add.u32 %r30, %r30, %r31;"
+                else "mov.u32 %r30, %tid.x; shl.b32 %r30, %r30, 3; mov.u32 %r31, buf; "
+                     "add.u32 %r30, %r30, %r31;"
             )  # fmt: skip
             init = (
                 "and.b64 %d10, %d10, 0xBFFFFFFFFFFFFFFF; and.b64 %d11, %d11, 0xBFFFFFFFFFFFFFFF;"
@@ -595,7 +672,8 @@ def atomics() -> Iterator[Probe]:
                 "and.b64 %d31, %d10, 1; setp.eq.u64 %p1, %d31, 0; @%p1 mov.b64 %d11, %d10;" if third else ""
             )
             ops[form] = (
-                f"{init} {equal} {base} st.{space}.b64 [{place}], %d10; atom.{space}.{form} %d20, [{place}], %d11{third};"
+                f"{init} {equal} {base} st.{space}.b64 [{place}], %d10; "
+                f"atom.{space}.{form} %d20, [{place}], %d11{third};"
             )
             ops[f"{form} in memory"] = f"{base} ld.{space}.b64 %d20, [{place}];"
         p = table(f"atomics 64 {space}", ops, [longs("al0", 256), longs("al1", 256), longs("al2", 256)], 64)
@@ -615,8 +693,14 @@ def atomics() -> Iterator[Probe]:
         "red.v2.bf16x2": "red.global.v2.bf16x2.add.noftz [%d30], {%r11, %r10};",
         "red.v8.f16": "red.global.v8.f16.add.noftz [%d30], {%h1, %h2, %h1, %h2, %h1, %h2, %h1, %h2};",
     }
-    body = "mov.u32 %r0, %tid.x; mul.wide.u32 %d2, %r0, 4; ld.param.u64 %d1, [p0]; add.u64 %d1, %d1, %d2; ld.global.b32 %r10, [%d1]; ld.global.b32 %r11, [%d1+512];\n"
-    body += "mov.b32 {%h1, %h2}, %r10; mov.b32 %f1, %r10; mov.b32 %f2, %r11; mov.b32 %f3, %r11; mov.b32 %f4, %r10; mul.wide.u32 %d3, %r0, 16; ld.param.u64 %d30, [p1]; add.u64 %d30, %d30, %d3;\n"
+    body = (
+        "mov.u32 %r0, %tid.x; mul.wide.u32 %d2, %r0, 4; ld.param.u64 %d1, [p0]; add.u64 %d1, %d1, %d2; "
+        "ld.global.b32 %r10, [%d1]; ld.global.b32 %r11, [%d1+512];\n"
+    )
+    body += (
+        "mov.b32 {%h1, %h2}, %r10; mov.b32 %f1, %r10; mov.b32 %f2, %r11; mov.b32 %f3, %r11; "
+        "mov.b32 %f4, %r10; mul.wide.u32 %d3, %r0, 16; ld.param.u64 %d30, [p1]; add.u64 %d30, %d30, %d3;\n"
+    )
     for op in ops.values():
         body += f"{op} add.u64 %d30, %d30, 2048;\n"
     g = rng("vec")
@@ -631,17 +715,19 @@ def atomics() -> Iterator[Probe]:
         ]
     )
     yield Probe("atomics vectors", kernel(body, pointers(2)), [values, memory], 1, 128, rows=tuple(ops))
-    # Many lanes of many warps on the same addresses: sums do not depend on the order.
+    # Many lanes of many warps on the same addresses; the results do not depend on the order.
     text = kernel(
-        "mov.u32 %r2, %tid.x; mov.u32 %r1, %ctaid.x; mad.lo.u32 %r0, %r1, 256, %r2; mul.wide.u32 %d2, %r0, 4; ld.param.u64 %d1, [p0]; add.u64 %d1, %d1, %d2;\n"
-        "ld.global.b32 %r10, [%d1]; and.b32 %r11, %r10, 15; mul.wide.u32 %d3, %r11, 4; ld.param.u64 %d4, [p1]; add.u64 %d4, %d4, %d3;\n"
-        "red.global.add.u32 [%d4], %r10; red.global.max.s32 [%d4+64], %r10; red.global.xor.b32 [%d4+128], %r10; atom.global.inc.u32 %r12, [%d4+192], 37;\n",
+        "mov.u32 %r2, %tid.x; mov.u32 %r1, %ctaid.x; mad.lo.u32 %r0, %r1, 256, %r2; "
+        "mul.wide.u32 %d2, %r0, 4; ld.param.u64 %d1, [p0]; add.u64 %d1, %d1, %d2;\n"
+        "ld.global.b32 %r10, [%d1]; and.b32 %r11, %r10, 15; mul.wide.u32 %d3, %r11, 4; "
+        "ld.param.u64 %d4, [p1]; add.u64 %d4, %d4, %d3;\n"
+        "red.global.add.u32 [%d4], %r10; red.global.max.s32 [%d4+64], %r10; "
+        "red.global.xor.b32 [%d4+128], %r10; atom.global.inc.u32 %r12, [%d4+192], 37;\n",
         pointers(2),
     )
     yield Probe("atomics contended", text, [words("cont", 1024), np.zeros((4, 16), np.uint32)], 4, 256)
 
 
-# ------------------------------------------------------------------------------------------------ copies
 DUMP = """
 shl.b32 %r70, %r1, 2;
 DUMP: add.u32 %r71, %r2, %r70; ld.shared.u32 %r72, [%r71]; cvt.u64.u32 %d40, %r70; add.u64 %d41, %d39, %d40;
@@ -656,7 +742,8 @@ def dump(size: int, threads: int) -> str:
 
 CLEAR = """
 shl.b32 %r70, %r1, 2; mov.u32 %r72, {value};
-CLEAR: add.u32 %r71, %r2, %r70; st.shared.u32 [%r71], %r72; add.u32 %r70, %r70, {step}; setp.lt.u32 %p9, %r70, {size}; @%p9 bra CLEAR;
+CLEAR: add.u32 %r71, %r2, %r70; st.shared.u32 [%r71], %r72; add.u32 %r70, %r70, {step}; \
+setp.lt.u32 %p9, %r70, {size}; @%p9 bra CLEAR;
 """
 
 
@@ -671,9 +758,12 @@ def copies() -> Iterator[Probe]:
         extra = {"plain": "", "size": ", %r10", "ignore": ", %p1"}[how]
         text = kernel(
             begin + clear(128 * n, 128) + "bar.sync 0;\n"
-            f"ld.param.u64 %d1, [p0]; add.u64 %d1, %d1, %d2; ld.global.b32 %r10, [%d1]; setp.eq.u32 %p1, %r10, 0;\n"
-            f"mul.wide.u32 %d3, %r1, {n}; ld.param.u64 %d4, [p1]; add.u64 %d4, %d4, %d3; xor.b32 %r11, %r1, 5; mul.lo.u32 %r11, %r11, {n}; add.u32 %r11, %r2, %r11;\n"
-            f"cp.async.{level}.shared.global [%r11], [%d4], {n}{extra};\ncp.async.commit_group; cp.async.wait_group 0; bar.sync 0;\n"
+            f"ld.param.u64 %d1, [p0]; add.u64 %d1, %d1, %d2; ld.global.b32 %r10, [%d1]; "
+            f"setp.eq.u32 %p1, %r10, 0;\n"
+            f"mul.wide.u32 %d3, %r1, {n}; ld.param.u64 %d4, [p1]; add.u64 %d4, %d4, %d3; "
+            f"xor.b32 %r11, %r1, 5; mul.lo.u32 %r11, %r11, {n}; add.u32 %r11, %r2, %r11;\n"
+            f"cp.async.{level}.shared.global [%r11], [%d4], {n}{extra};\ncp.async.commit_group; "
+            f"cp.async.wait_group 0; bar.sync 0;\n"
             f"ld.param.u64 %d39, [p2];\n{dump(128 * n, 128)}",
             pointers(3),
             HEAD,
@@ -706,19 +796,29 @@ mul.wide.u32 %d6, %r4, {size}; ld.param.u64 %d39, [p1]; add.u64 %d39, %d39, %d6;
 {dump(size, 128)}
 @%p1 bra DONE;
 ld.param.u64 %d7, [p2]; add.u64 %d7, %d7, %d6;
-cp.async.bulk.global.shared::cta.bulk_group [%d7], [%r2], %r5; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+cp.async.bulk.global.shared::cta.bulk_group [%d7], [%r2], %r5; cp.async.bulk.commit_group; \
+cp.async.bulk.wait_group 0;
 DONE:
 """,
         pointers(3),
         HEAD,
     )  # fmt: skip
-    yield Probe("bulk copies", text, [words("bulk", 1024), np.zeros((24, 512), np.uint32), np.zeros((24, 512), np.uint32)], 24, 128, smem=size)  # fmt: skip
-    # CTAs that end without waiting for their bulk store, with others that take over the shared memory at once.
+    yield Probe(
+        "bulk copies",
+        text,
+        [words("bulk", 1024), np.zeros((24, 512), np.uint32), np.zeros((24, 512), np.uint32)],
+        24,
+        128,
+        smem=size,
+    )
+    # CTAs that exit without waiting for their bulk store, while others reuse the shared memory at once.
     size = 16384
     text = kernel(
         f"""
-mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r4, %ctaid.x; setp.ne.u32 %p1, %r1, 0; shl.b32 %r5, %r1, 4; add.u32 %r5, %r2, %r5; mov.u32 %r6, 0;
-FILL: st.shared.v4.b32 [%r5], {{%r4, %r4, %r4, %r4}}; add.u32 %r5, %r5, 2048; add.u32 %r6, %r6, 2048; setp.lt.u32 %p2, %r6, {size}; @%p2 bra FILL;
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r4, %ctaid.x; setp.ne.u32 %p1, %r1, 0; shl.b32 %r5, %r1, 4; \
+add.u32 %r5, %r2, %r5; mov.u32 %r6, 0;
+FILL: st.shared.v4.b32 [%r5], {{%r4, %r4, %r4, %r4}}; add.u32 %r5, %r5, 2048; add.u32 %r6, %r6, 2048; \
+setp.lt.u32 %p2, %r6, {size}; @%p2 bra FILL;
 fence.proxy.async.shared::cta; bar.sync 0; @%p1 bra DONE;
 mul.wide.u32 %d1, %r4, {size}; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1;
 cp.async.bulk.global.shared::cta.bulk_group [%d2], [%r2], {size};
@@ -736,15 +836,38 @@ DONE:
         smem=200 * 1024,
     )
     # Bulk reductions into global memory.
-    forms = [f"{op}.{t}" for op, t in [*itertools.product(("add", "min", "max", "inc", "dec"), ("u32",)), *itertools.product(("add", "min", "max"), ("s32",)),
-             ("add", "u64"), ("min", "u64"), ("max", "s64"), ("and", "b32"), ("or", "b32"), ("xor", "b32"), ("and", "b64"),
-             ("add", "f32"), ("add", "f64"), ("add.noftz", "f16"), ("min", "f16"), ("max", "f16"), ("add.noftz", "bf16"), ("min", "bf16"), ("max", "bf16")]]  # fmt: skip
+    forms = [
+        f"{op}.{t}"
+        for op, t in [
+            *itertools.product(("add", "min", "max", "inc", "dec"), ("u32",)),
+            *itertools.product(("add", "min", "max"), ("s32",)),
+            ("add", "u64"),
+            ("min", "u64"),
+            ("max", "s64"),
+            ("and", "b32"),
+            ("or", "b32"),
+            ("xor", "b32"),
+            ("and", "b64"),
+            ("add", "f32"),
+            ("add", "f64"),
+            ("add.noftz", "f16"),
+            ("min", "f16"),
+            ("max", "f16"),
+            ("add.noftz", "bf16"),
+            ("min", "bf16"),
+            ("max", "bf16"),
+        ]
+    ]
     body = (
         begin + """
-ld.param.u64 %d1, [p0]; add.u64 %d1, %d1, %d2; ld.global.b32 %r10, [%d1]; add.u32 %r11, %r2, 0; shl.b32 %r12, %r1, 2; add.u32 %r11, %r2, %r12; st.shared.b32 [%r11], %r10;
+ld.param.u64 %d1, [p0]; add.u64 %d1, %d1, %d2; ld.global.b32 %r10, [%d1]; add.u32 %r11, %r2, 0; \
+shl.b32 %r12, %r1, 2; add.u32 %r11, %r2, %r12; st.shared.b32 [%r11], %r10;
 fence.proxy.async.shared::cta; bar.sync 0; setp.ne.u32 %p1, %r1, 0; @%p1 bra DONE; ld.param.u64 %d5, [p1];
 """
-        + "".join(f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{form} [%d5+{512 * i}], [%r2], 512;\n" for i, form in enumerate(forms))
+        + "".join(
+            f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{form} [%d5+{512 * i}], [%r2], 512;\n"
+            for i, form in enumerate(forms)
+        )
         + "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\nDONE:\n"
     )  # fmt: skip
     memory = np.stack(
@@ -809,7 +932,8 @@ def doubles(seed: str, n: int = 128) -> np.ndarray:
 
 
 LOAD = """
-mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, %ctaid.x; mov.b64 %d1, tm; cvta.param.u64 %d1, %d1; setp.ne.u32 %p1, %r1, 0;
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, %ctaid.x; mov.b64 %d1, tm; \
+cvta.param.u64 %d1, %d1; setp.ne.u32 %p1, %r1, 0;
 {clear}
 @%p1 bra READY;
 mbarrier.init.shared::cta.b64 [%r3], 1; fence.mbarrier_init.release.cluster;
@@ -818,7 +942,8 @@ READY: fence.proxy.async.shared::cta; bar.sync 0;
 ld.param.u64 %d5, [p1]; mul.wide.u32 %d6, %r4, 20; add.u64 %d5, %d5, %d6;
 {coords}
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], {nbytes};
-cp.async.bulk.tensor.{dims}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r2], [%d1, {{{names}}}], [%r3];
+cp.async.bulk.tensor.{dims}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r2], [%d1, \
+{{{names}}}], [%r3];
 ISSUED:
 {wait}
 mul.wide.u32 %d6, %r4, {size}; ld.param.u64 %d39, [p2]; add.u64 %d39, %d39, %d6;
@@ -827,7 +952,7 @@ mul.wide.u32 %d6, %r4, {size}; ld.param.u64 %d39, [p2]; add.u64 %d39, %d39, %d6;
 
 
 def footprint(tensor_map: TensorMap, itemsize: int) -> int:
-    """Bytes of shared memory that a box takes, rows padded to the span of the swizzle, in units of 512."""
+    """Bytes of shared memory that a box takes, rows padded to the swizzle's span, in units of 512."""
     rows = int(np.prod(tensor_map.box[1:]))
     span = SPANS.get(tensor_map.swizzle, 128)
     return (max(tensor_map.box[0] * itemsize, span) * rows + 511) // 512 * 512
@@ -836,14 +961,16 @@ def footprint(tensor_map: TensorMap, itemsize: int) -> int:
 def tensor_load(
     name: str, tensor_map: TensorMap, coords: Sequence[Sequence[int]], itemsize: int, optional: bool = False
 ) -> Probe:
-    """CTA c loads the box at coords[c] and dumps its shared memory, cleared before to a pattern."""
+    """CTA c loads the box at coords[c] and dumps its shared memory,
+    which was filled with a pattern before."""
     dims = len(tensor_map.box)
     nbytes = int(np.prod(tensor_map.box)) * itemsize
     size = footprint(tensor_map, itemsize)
     names = [f"%r{20 + i}" for i in range(dims)]
     text = kernel(
         ".shared .align 8 .b8 bar[8];\n" + LOAD.format(
-            clear=clear(size, 128), dims=dims, nbytes=nbytes, size=size, names=", ".join(names), wait=wait("%r3"), dump=dump(size, 128),
+            clear=clear(size, 128), dims=dims, nbytes=nbytes, size=size, names=", ".join(names),
+            wait=wait("%r3"), dump=dump(size, 128),
             coords="".join(f"ld.global.b32 {r}, [%d5+{4 * i}];" for i, r in enumerate(names)),
         ),
         ".param .align 64 .b8 tm[128], .param .u64 p1, .param .u64 p2",
@@ -851,11 +978,19 @@ def tensor_load(
     )  # fmt: skip
     at = np.zeros((len(coords), 5), np.int32)
     at[:, :dims] = coords
-    return Probe(name, text, [tensor_map, at, np.zeros((len(coords), size), np.uint8)], len(coords), 128, smem=size, optional=optional)  # fmt: skip
+    return Probe(
+        name,
+        text,
+        [tensor_map, at, np.zeros((len(coords), size), np.uint8)],
+        len(coords),
+        128,
+        smem=size,
+        optional=optional,
+    )
 
 
-#: Where the boxes of a group of tensor copies lie. The innermost coordinate is a multiple of 16 bytes, and stores do
-#: not begin before the tensor: anything else is an illegal instruction.
+#: Where the boxes of a group of tensor copies are. The innermost coordinate is a multiple of 16 bytes, and
+#: stores do not begin before the tensor: anything else is an illegal instruction.
 PLACES = ("inside and past the end", "before the start")
 
 
@@ -877,10 +1012,22 @@ def corners(shape: Sequence[int], box: Sequence[int], itemsize: int, place: str)
 
 SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
 SHAPES = [
-    ((200,), (64,)), ((23, 96), (16, 8)), ((5, 7, 48), (8, 4, 2)), ((3, 4, 5, 32), (8, 3, 2, 2)), ((2, 3, 3, 4, 32), (8, 2, 3, 2, 2)),
+    ((200,), (64,)), ((23, 96), (16, 8)), ((5, 7, 48), (8, 4, 2)), ((3, 4, 5, 32), (8, 3, 2, 2)),
+    ((2, 3, 3, 4, 32), (8, 2, 3, 2, 2)),
 ]  # fmt: skip
-MAP_TYPES = {"u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64,
-             "f16": np.uint16, "bf16": np.uint16, "f32": np.uint32, "tf32": np.uint32, "f64": np.uint64}  # fmt: skip
+MAP_TYPES = {
+    "u8": np.uint8,
+    "u16": np.uint16,
+    "u32": np.uint32,
+    "s32": np.int32,
+    "u64": np.uint64,
+    "s64": np.int64,
+    "f16": np.uint16,
+    "bf16": np.uint16,
+    "f32": np.uint32,
+    "tf32": np.uint32,
+    "f64": np.uint64,
+}
 
 
 def bits_of(name: str, kind: str, shape: Sequence[int]) -> np.ndarray:
@@ -931,7 +1078,20 @@ def _tensor_loads(place: str) -> Iterator[Probe]:
         )
     x = bits_of("ties", "u32", (16, 64)) & np.uint32(0xFFFFE000)
     x[:, 1::2] |= np.uint32(0x1000)
-    x[0, :12] = [0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFF000, 0x7F7FFFFF, 0x00001000, 0x00000FFF, 0x00001001, 0x807FF000, 0x3F803000]  # fmt: skip
+    x[0, :12] = [
+        0x7F800000,
+        0xFF800000,
+        0x7FC00000,
+        0x7F800001,
+        0x7FFFFFFF,
+        0xFFFFF000,
+        0x7F7FFFFF,
+        0x00001000,
+        0x00000FFF,
+        0x00001001,
+        0x807FF000,
+        0x3F803000,
+    ]
     for kind in ("f32", "tf32"):
         yield tensor_load(
             f"tensor load of ties as {kind}", TensorMap(x, (16, 8), dtype=kind), at(x.shape, (16, 8), 4), 4
@@ -956,7 +1116,8 @@ def _tensor_loads(place: str) -> Iterator[Probe]:
 
 
 STORE = """
-mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r4, %ctaid.x; mov.b64 %d1, tm; cvta.param.u64 %d1, %d1; setp.ne.u32 %p1, %r1, 0;
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r4, %ctaid.x; mov.b64 %d1, tm; cvta.param.u64 %d1, %d1; \
+setp.ne.u32 %p1, %r1, 0;
 mul.wide.u32 %d6, %r4, {size}; ld.param.u64 %d39, [p2]; add.u64 %d39, %d39, %d6;
 shl.b32 %r70, %r1, 2;
 FILL: add.u32 %r71, %r2, %r70; cvt.u64.u32 %d40, %r70; add.u64 %d41, %d39, %d40; ld.global.u32 %r72, [%d41];
@@ -979,13 +1140,15 @@ def tensor_store(
     itemsize: int,
     red: str = "",
 ) -> Probe:
-    """CTA c stores (or reduces) its shared memory, source[c], to the box at coords[c]; the boxes must not overlap."""
+    """CTA c stores (or reduces) its shared memory, source[c], to the box at coords[c];
+    boxes must not overlap."""
     dims = len(tensor_map.box)
     size = footprint(tensor_map, itemsize)
     names = [f"%r{20 + i}" for i in range(dims)]
     text = kernel(
         STORE.format(
-            dims=dims, size=size, names=", ".join(names), red=f".{red}" if red else "", op=f"cp{'.reduce' if red else ''}.async.bulk.tensor",
+            dims=dims, size=size, names=", ".join(names), red=f".{red}" if red else "",
+            op=f"cp{'.reduce' if red else ''}.async.bulk.tensor",
             coords="".join(f"ld.global.b32 {r}, [%d5+{4 * i}];" for i, r in enumerate(names)),
         ),
         ".param .align 64 .b8 tm[128], .param .u64 p1, .param .u64 p2",
@@ -998,7 +1161,7 @@ def tensor_store(
 
 
 def tiles(shape: Sequence[int], box: Sequence[int]) -> list[tuple[int, ...]]:
-    """Boxes next to each other, to past the end of the tensor."""
+    """Adjacent boxes, up to past the end of the tensor."""
     dims = tuple(reversed(shape))
     axes = [range(0, n + (b if i == 0 else 0), b) for i, (n, b) in enumerate(zip(dims, box, strict=True))]
     return list(itertools.product(*axes))[:200]
@@ -1025,8 +1188,10 @@ def _tensor_stores() -> Iterator[Probe]:
                 words("store2", 4096),
                 2,
             )
-    reductions = [*(("u32", op) for op in ("add", "min", "max", "inc", "dec", "and", "or", "xor")), *(("s32", op) for op in ("add", "min", "max")),
-                  *(("u64", op) for op in ("add", "min", "max", "and", "or", "xor")), ("s64", "max"), ("f32", "add"), *(("f16", op) for op in ("add", "min", "max")),
+    reductions = [*(("u32", op) for op in ("add", "min", "max", "inc", "dec", "and", "or", "xor")),
+                  *(("s32", op) for op in ("add", "min", "max")),
+                  *(("u64", op) for op in ("add", "min", "max", "and", "or", "xor")), ("s64", "max"),
+                  ("f32", "add"), *(("f16", op) for op in ("add", "min", "max")),
                   *(("bf16", op) for op in ("add", "min", "max"))]  # fmt: skip
     for kind, op in reductions:
         dtype = np.dtype(MAP_TYPES[kind])
@@ -1050,7 +1215,8 @@ def _tensor_stores() -> Iterator[Probe]:
 
 
 def tensor_copies() -> Iterator[Probe]:
-    """Loads and stores, by where their boxes lie: a GPU that refuses one place still answers for the others."""
+    """Loads and stores, grouped by where their boxes are:
+    a GPU that refuses one group still answers for others."""
     for place, make in (
         (PLACES[0], _tensor_loads),
         (PLACES[0], lambda _: _tensor_stores()),
@@ -1071,19 +1237,26 @@ def clusters() -> Iterator[Probe]:
             the_mask = (
                 f"mov.u16 %h1, {mask};"
                 if mask
-                else f"add.u32 %r8, %r4, 1; and.b32 %r8, %r8, {n - 1}; mov.u32 %r9, 1; shl.b32 %r10, %r9, %r8; shl.b32 %r11, %r9, %r4; or.b32 %r10, %r10, %r11; cvt.u16.u32 %h1, %r10;"
+                else f"add.u32 %r8, %r4, 1; and.b32 %r8, %r8, {n - 1}; mov.u32 %r9, 1; "
+                f"shl.b32 %r10, %r9, %r8; shl.b32 %r11, %r9, %r4; or.b32 %r10, %r10, %r11; "
+                f"cvt.u16.u32 %h1, %r10;"
             )
             for kind in ("tensor", "bulk"):
                 expect = size if mask else 512
                 copy = (
-                    "mov.u32 %r20, 0; shl.b32 %r21, %r4, 1;\ncp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r6], [%d1, {%r20, %r21}], [%r3], %h1;"
+                    "mov.u32 %r20, 0; shl.b32 %r21, %r4, 1;\n"
+                    "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                    ".multicast::cluster [%r6], [%d1, {%r20, %r21}], [%r3], %h1;"
                     if kind == "tensor"
-                    else "ld.param.u64 %d5, [p2]; cvt.u64.u32 %d6, %r5; add.u64 %d5, %d5, %d6;\ncp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r6], [%d5], 256, [%r3], %h1;"
+                    else "ld.param.u64 %d5, [p2]; cvt.u64.u32 %d6, %r5; add.u64 %d5, %d5, %d6;\n"
+                    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                    ".multicast::cluster [%r6], [%d5], 256, [%r3], %h1;"
                 )
                 text = kernel(
                     f"""
 .shared .align 8 .b8 bar[8];
-mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, %cluster_ctarank; mov.b64 %d1, tm; cvta.param.u64 %d1, %d1; setp.ne.u32 %p1, %r1, 0;
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, %cluster_ctarank; mov.b64 %d1, tm; \
+cvta.param.u64 %d1, %d1; setp.ne.u32 %p1, %r1, 0;
 {clear(size, 32)}
 @%p1 bra READY;
 mbarrier.init.shared::cta.b64 [%r3], 1; fence.mbarrier_init.release.cluster;
@@ -1103,23 +1276,35 @@ barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
                     HEAD,
                 )  # fmt: skip
                 x = bits_of(f"cast{n}", "u16", (2 * n, 64))
-                yield Probe(f"multicast {kind} in {n} to {which}", text, [TensorMap(x, (64, 2)), np.zeros((2 * n, size), np.uint8), x.copy()], 2 * n, 32, n, size)  # fmt: skip
+                yield Probe(
+                    f"multicast {kind} in {n} to {which}",
+                    text,
+                    [TensorMap(x, (64, 2)), np.zeros((2 * n, size), np.uint8), x.copy()],
+                    2 * n,
+                    32,
+                    n,
+                    size,
+                )
     # Distributed shared memory: every CTA writes to, reads from and adds to the next one's.
     n = 4
     text = kernel(
         f"""
 .shared .align 8 .b8 bar[16];
-mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, %cluster_ctarank; setp.ne.u32 %p1, %r1, 0;
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, %cluster_ctarank; \
+setp.ne.u32 %p1, %r1, 0;
 {clear(2560, 32, 1000)}
 @%p1 bra READY;
-mbarrier.init.shared::cta.b64 [%r3], 33; mbarrier.init.shared::cta.b64 [%r3+8], 1; fence.mbarrier_init.release.cluster;
+mbarrier.init.shared::cta.b64 [%r3], 33; mbarrier.init.shared::cta.b64 [%r3+8], 1; \
+fence.mbarrier_init.release.cluster;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 768;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3+8], 768;
 READY: bar.warp.sync -1;
-shl.b32 %r5, %r4, 16; or.b32 %r5, %r5, %r1; shl.b32 %r6, %r1, 2; add.u32 %r7, %r2, %r6; st.shared.b32 [%r7+2048], %r5; st.shared.b32 [%r7+2176], %r5;
+shl.b32 %r5, %r4, 16; or.b32 %r5, %r5, %r1; shl.b32 %r6, %r1, 2; add.u32 %r7, %r2, %r6; \
+st.shared.b32 [%r7+2048], %r5; st.shared.b32 [%r7+2176], %r5;
 fence.proxy.async.shared::cta;
 barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
-add.u32 %r8, %r4, 1; and.b32 %r8, %r8, {n - 1}; mapa.shared::cluster.u32 %r9, %r7, %r8; mapa.shared::cluster.u32 %r10, %r3, %r8;
+add.u32 %r8, %r4, 1; and.b32 %r8, %r8, {n - 1}; mapa.shared::cluster.u32 %r9, %r7, %r8; \
+mapa.shared::cluster.u32 %r10, %r3, %r8;
 add.u32 %r11, %r4, 3; and.b32 %r11, %r11, {n - 1}; mapa.shared::cluster.u32 %r12, %r7, %r11;
 mul.lo.u32 %r13, %r5, 7;
 st.shared::cluster.b32 [%r9], %r13;
@@ -1130,15 +1315,21 @@ st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r9+384], %r13, [%r10
 st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%r15+512], {{%r13, %r5, %r1, %r4}}, [%r10];
 st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r9+1024], %r5, [%r10];
 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r10];
-mapa.shared::cluster.u32 %r16, %r2, %r8; add.u32 %r17, %r16, 1280; add.u32 %r18, %r2, 2048; add.u32 %r19, %r10, 8;
+mapa.shared::cluster.u32 %r16, %r2, %r8; add.u32 %r17, %r16, 1280; add.u32 %r18, %r2, 2048; \
+add.u32 %r19, %r10, 8;
 @%p1 bra COPIED;
 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r17], [%r18], 128, [%r19];
 add.u32 %r17, %r17, 128;
-cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r17], [%r18], 128, [%r19]; add.u32 %r17, %r17, 128;
-cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.max.s32 [%r17], [%r18], 128, [%r19]; add.u32 %r17, %r17, 128;
-cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.xor.b32 [%r17], [%r18], 128, [%r19]; add.u32 %r17, %r17, 128;
-cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.inc.u32 [%r17], [%r18], 128, [%r19]; add.u32 %r17, %r17, 128;
-cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.min.u32 [%r17], [%r18], 128, [%r19];
+cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r17], [%r18], 128, \
+[%r19]; add.u32 %r17, %r17, 128;
+cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.max.s32 [%r17], [%r18], 128, \
+[%r19]; add.u32 %r17, %r17, 128;
+cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.xor.b32 [%r17], [%r18], 128, \
+[%r19]; add.u32 %r17, %r17, 128;
+cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.inc.u32 [%r17], [%r18], 128, \
+[%r19]; add.u32 %r17, %r17, 128;
+cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.min.u32 [%r17], [%r18], 128, \
+[%r19];
 COPIED:
 {wait("%r3", scope=".acquire.cluster")}
 add.u32 %r20, %r3, 8;
@@ -1148,7 +1339,8 @@ ld.shared::cluster.b32 %r21, [%r12+2048];
 mapa.shared::cluster.u32 %r22, %r2, %r11; getctarank.shared::cluster.u32 %r23, %r22;
 mov.u32 %r24, %ctaid.x; mul.wide.u32 %d7, %r24, 2560; ld.param.u64 %d39, [p0]; add.u64 %d39, %d39, %d7;
 {dump(2560, 32)}
-mul.wide.u32 %d8, %r24, 384; ld.param.u64 %d9, [p1]; add.u64 %d9, %d9, %d8; mul.wide.u32 %d10, %r1, 4; add.u64 %d9, %d9, %d10;
+mul.wide.u32 %d8, %r24, 384; ld.param.u64 %d9, [p1]; add.u64 %d9, %d9, %d8; mul.wide.u32 %d10, %r1, 4; \
+add.u64 %d9, %d9, %d10;
 st.global.b32 [%d9], %r14; st.global.b32 [%d9+128], %r21; st.global.b32 [%d9+256], %r23;
 barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
 """,
@@ -1187,8 +1379,10 @@ def matrices() -> Iterator[Probe]:
         out = "".join(f"st.global.b32 [%d5+{128 * i}], %r{20 + i};" for i in range(count))
         text = kernel(
             f"""
-mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; shl.b32 %r3, %r1, 4; add.u32 %r4, %r2, %r3; mul.wide.u32 %d2, %r1, 16; ld.param.u64 %d1, [p0]; add.u64 %d1, %d1, %d2;
-ld.global.v4.b32 {{%r10, %r11, %r12, %r13}}, [%d1]; st.shared.v4.b32 [%r4], {{%r10, %r11, %r12, %r13}}; mov.u32 %r5, 0; mov.u32 %r9, 0;
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; shl.b32 %r3, %r1, 4; add.u32 %r4, %r2, %r3; \
+mul.wide.u32 %d2, %r1, 16; ld.param.u64 %d1, [p0]; add.u64 %d1, %d1, %d2;
+ld.global.v4.b32 {{%r10, %r11, %r12, %r13}}, [%d1]; st.shared.v4.b32 [%r4], {{%r10, %r11, %r12, %r13}}; \
+mov.u32 %r5, 0; mov.u32 %r9, 0;
 st.shared.v4.b32 [%r4+512], {{%r5, %r5, %r5, %r5}};
 bar.warp.sync -1;
 xor.b32 %r6, %r3, 48; add.u32 %r6, %r2, %r6;
@@ -1196,17 +1390,25 @@ ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{v}}}, [%r6];
 mul.wide.u32 %d4, %r1, 4; ld.param.u64 %d5, [p1]; add.u64 %d5, %d5, %d4; {out}
 stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%r4+512], {{{v}}};
 bar.warp.sync -1;
-ld.shared.v4.b32 {{%r10, %r11, %r12, %r13}}, [%r4+512]; ld.param.u64 %d6, [p2]; add.u64 %d6, %d6, %d2; st.global.v4.b32 [%d6], {{%r10, %r11, %r12, %r13}};
+ld.shared.v4.b32 {{%r10, %r11, %r12, %r13}}, [%r4+512]; ld.param.u64 %d6, [p2]; add.u64 %d6, %d6, %d2; \
+st.global.v4.b32 [%d6], {{%r10, %r11, %r12, %r13}};
 """,
             pointers(3),
             HEAD,
         )  # fmt: skip
-        yield Probe(f"ldmatrix and stmatrix x{count}{trans}", text, [words("mat", 128), np.zeros((4, 32), np.uint32), np.zeros(128, np.uint32)], 1, 32, smem=1024)  # fmt: skip
+        yield Probe(
+            f"ldmatrix and stmatrix x{count}{trans}",
+            text,
+            [words("mat", 128), np.zeros((4, 32), np.uint32), np.zeros(128, np.uint32)],
+            1,
+            32,
+            smem=1024,
+        )
 
 
-# ------------------------------------------------------------------------------------------------ matrix products
+# products
 def encode(kind: str, x: np.ndarray) -> np.ndarray:
-    """Codes of small integers (exactly representable) or of any floats in a 16- or 32-bit format."""
+    """Codes of small integers (exactly representable), or of any floats in a 16- or 32-bit format."""
     match kind:
         case "bf16":
             return bf16(np.asarray(x, np.float32))
@@ -1237,11 +1439,13 @@ def random_codes(kind: str, seed: str, shape: Sequence[int]) -> np.ndarray:
 
 
 MMA = [
-    *((k, a, a, "f32") for a, k in (("bf16", 16), ("bf16", 8), ("f16", 16), ("f16", 8), ("tf32", 8), ("tf32", 4))),
+    *((k, a, a, "f32") for a,
+      k in (("bf16", 16), ("bf16", 8), ("f16", 16), ("f16", 8), ("tf32", 8), ("tf32", 4))),
     *((32, a, b, "f32") for a, b in itertools.product(("e4m3", "e5m2"), repeat=2)),
     *((16, a, b, "f32") for a, b in itertools.product(("e4m3", "e5m2"), repeat=2)),
     *((k, a, b, "s32") for k in (32, 16) for a, b in itertools.product(("s8", "u8"), repeat=2)),
-    (16, "f16", "f16", "f16"), (8, "f16", "f16", "f16"), (32, "e4m3", "e4m3", "f16"), (32, "e5m2", "e4m3", "f16"),
+    (16, "f16", "f16", "f16"), (8, "f16", "f16", "f16"), (32, "e4m3", "e4m3", "f16"),
+    (32, "e5m2", "e4m3", "f16"),
     (16, "e4m3", "e4m3", "f16"),
 ]  # fmt: skip
 
@@ -1257,21 +1461,25 @@ def mma_sync() -> Iterator[Probe]:
             for base, n in ((10, na), (20, nb), (30, nc), (40, nc))
         ]
         load = "".join(
-            f"mul.wide.u32 %d3, %r0, {128 * n}; ld.param.u64 %d4, [p{j}]; add.u64 %d4, %d4, %d3; add.u64 %d4, %d4, %d2;"
+            f"mul.wide.u32 %d3, %r0, {128 * n}; ld.param.u64 %d4, [p{j}]; add.u64 %d4, %d4, %d3; "
+            f"add.u64 %d4, %d4, %d2;"
             + "".join(f"ld.global.b32 %r{base + i}, [%d4+{128 * i}];" for i in range(n)) + "\n"
             for j, (base, n) in enumerate(((10, na), (20, nb), (30, nc)))
         )  # fmt: skip
         text = kernel(
             f"mov.u32 %r1, %tid.x; mov.u32 %r0, %ctaid.x; mul.wide.u32 %d2, %r1, 4;\n{load}"
-            f"mma.sync.aligned.m16n8k{k}.row.col.{tc}.{ta}.{tb}.{tc} {{{lists[3]}}}, {{{lists[0]}}}, {{{lists[1]}}}, {{{lists[2]}}};\n"
-            f"mul.wide.u32 %d3, %r0, {128 * nc}; ld.param.u64 %d4, [p3]; add.u64 %d4, %d4, %d3; add.u64 %d4, %d4, %d2;\n"
+            f"mma.sync.aligned.m16n8k{k}.row.col.{tc}.{ta}.{tb}.{tc} {{{lists[3]}}}, {{{lists[0]}}}, "
+            f"{{{lists[1]}}}, {{{lists[2]}}};\n"
+            f"mul.wide.u32 %d3, %r0, {128 * nc}; ld.param.u64 %d4, [p3]; add.u64 %d4, %d4, %d3; "
+            f"add.u64 %d4, %d4, %d2;\n"
             + "".join(f"st.global.b32 [%d4+{128 * i}], %r{40 + i};" for i in range(nc)),
             pointers(4),
         )
         name = f"mma.sync m16n8k{k} {ta} {tb} {tc}"
         one, top = encode(ta, np.ones(1))[0], 8
         code = {1: np.uint8, 2: np.uint16, 4: np.uint32}[size]
-        # A one-hot at every place of every register, then B; the other operand holds small integers.
+        # A one-hot at every place of every register, of A and then of B; the other operand holds small
+        # integers.
         for which, n_hot, n_other, kind in (("A", na, nb, tb), ("B", nb, na, ta)):
             count = n_hot * 32 * e
             hot = np.zeros((count, n_hot * 32 * e), code)
@@ -1320,7 +1528,8 @@ def mma_sync() -> Iterator[Probe]:
 
 
 def canonical(x: np.ndarray, span: int, mn_major: int, size: int) -> tuple[np.ndarray, int, int]:
-    """Bytes of a K-major (rows, k) or MN-major operand in its canonical layout, with the descriptor's LBO and SBO."""
+    """The canonical layout of a K-major (rows, k) or MN-major operand as bytes,
+    with the descriptor's LBO and SBO."""
     rows, k = x.shape
     per = 16 // size
     linear = np.zeros((rows, k), np.int64)
@@ -1363,9 +1572,11 @@ def wgmma_kernel(
     signs: tuple[int, int],
     steps: int,
 ) -> str:
-    """CTA c multiplies its images of A and B ``steps`` times into the same accumulators and dumps their registers.
+    """CTA c multiplies its images of A and B ``steps`` times into the same accumulators and dumps their
+    registers.
 
-    Parameters: images of A (or its registers), of B, output, constants of the two descriptors, bytes of the images.
+    Parameters: images of A (or its registers), of B, output, constants of the two descriptors, bytes of the
+        images.
     """
     k = 32 // SIZE[ta]
     nd = n // 2 if tc == "f32" else n // 4
@@ -1376,24 +1587,29 @@ def wgmma_kernel(
     def stage(p: int, reg: str, size: str, label: str) -> str:
         return f"""
 ld.param.u64 %d20, [p{p}]; mul.wide.u32 %d21, %r0, {size}; add.u64 %d20, %d20, %d21; shl.b32 %r41, %r1, 2;
-{label}: cvt.u64.u32 %d21, %r41; add.u64 %d22, %d20, %d21; ld.global.u32 %r42, [%d22]; add.u32 %r43, {reg}, %r41; st.shared.u32 [%r43], %r42;
+{label}: cvt.u64.u32 %d21, %r41; add.u64 %d22, %d20, %d21; ld.global.u32 %r42, [%d22]; \
+add.u32 %r43, {reg}, %r41; st.shared.u32 [%r43], %r42;
 add.u32 %r41, %r41, 512; setp.lt.u32 %p10, %r41, {size}; @%p10 bra {label};
 """
 
     load = (
-        "ld.param.u64 %d20, [p0]; mul.wide.u32 %d21, %r0, 2048; add.u64 %d20, %d20, %d21; mul.wide.u32 %d21, %r1, 16; add.u64 %d20, %d20, %d21; ld.global.v4.b32 {%r50, %r51, %r52, %r53}, [%d20];\n"
+        "ld.param.u64 %d20, [p0]; mul.wide.u32 %d21, %r0, 2048; add.u64 %d20, %d20, %d21; "
+        "mul.wide.u32 %d21, %r1, 16; add.u64 %d20, %d20, %d21; "
+        "ld.global.v4.b32 {%r50, %r51, %r52, %r53}, [%d20];\n"
         if registers
         else stage(0, "%r2", "%r5", "LA")
     )
     ops = "".join(
-        f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{tc}.{ta}.{tb} {{{d}}}, {a}, %d11, {'%p1' if i == 0 else '%p2'}, {signs[0]}, {signs[1]}{flags};\n"
+        f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{tc}.{ta}.{tb} {{{d}}}, {a}, %d11, "
+        f"{'%p1' if i == 0 else '%p2'}, {signs[0]}, {signs[1]}{flags};\n"
         for i in range(steps)
     )
     store = "".join(f"st.global.b32 [%d30+{512 * i}], %q{i};\n" for i in range(nd))
     return kernel(
         f"""
 .reg .b32 %q<{nd}>;
-mov.u32 %r1, %tid.x; mov.u32 %r0, %ctaid.x; mov.u32 %r2, dyn; ld.param.u32 %r5, [na]; ld.param.u32 %r6, [nb]; add.u32 %r3, %r2, %r5;
+mov.u32 %r1, %tid.x; mov.u32 %r0, %ctaid.x; mov.u32 %r2, dyn; ld.param.u32 %r5, [na]; \
+ld.param.u32 %r6, [nb]; add.u32 %r3, %r2, %r5;
 {load}{stage(1, "%r3", "%r6", "LB")}
 fence.proxy.async.shared::cta; bar.sync 0;
 shr.u32 %r7, %r2, 4; cvt.u64.u32 %d10, %r7; ld.param.u64 %d12, [da]; add.u64 %d10, %d10, %d12;
@@ -1402,7 +1618,8 @@ setp.ne.u32 %p1, %r1, %r1; setp.eq.u32 %p2, %r1, %r1;
 wgmma.fence.sync.aligned;
 {ops}wgmma.commit_group.sync.aligned;
 wgmma.wait_group.sync.aligned 0;
-mul.wide.u32 %d31, %r0, {512 * nd}; mul.wide.u32 %d32, %r1, 4; ld.param.u64 %d30, [p2]; add.u64 %d30, %d30, %d31; add.u64 %d30, %d30, %d32;
+mul.wide.u32 %d31, %r0, {512 * nd}; mul.wide.u32 %d32, %r1, 4; ld.param.u64 %d30, [p2]; \
+add.u64 %d30, %d30, %d31; add.u64 %d30, %d30, %d32;
 {store}""",
         pointers(3, ".param .u64 da, .param .u64 db, .param .u32 na, .param .u32 nb"),
         HEAD,
@@ -1421,7 +1638,9 @@ def fragments(a: np.ndarray, size: int) -> np.ndarray:
 
 
 def wgmma_probe(
-    name: str, ta: str, tb: str, a: np.ndarray, b: np.ndarray, span: int, mn: tuple[int, ...] = (0, 0), registers: bool = False,
+    name:
+        str, ta: str, tb: str, a: np.ndarray, b: np.ndarray, span: int, mn: tuple[int, ...] = (0, 0),
+        registers: bool = False,
     tc: str = "f32", signs: tuple[int, int] = (1, 1), steps: int = 1, **how: Any,
 ) -> Probe:  # fmt: skip
     """a [ctas, 64, k] and b [ctas, n, k] as codes."""
@@ -1450,13 +1669,14 @@ def wgmma_probe(
 
 
 WGMMA = [
-    *(("bf16", "bf16", mn) for mn in itertools.product((0, 1), repeat=2)), *(("f16", "f16", mn) for mn in itertools.product((0, 1), repeat=2)),
+    *(("bf16", "bf16", mn) for mn in itertools.product((0, 1), repeat=2)),
+    *(("f16", "f16", mn) for mn in itertools.product((0, 1), repeat=2)),
     ("tf32", "tf32", (0, 0)), *((a, b, (0, 0)) for a, b in itertools.product(("e4m3", "e5m2"), repeat=2)),
 ]  # fmt: skip
 
 
 def reveal(n: int, k: int, ta: str, tb: str, seed: str) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of operands of which one has a single one in every row: the product shows the other, digit by digit."""
+    """Pairs of operands, one with a single one in every row: the product shows the other, digit by digit."""
     index_a, index_b = np.arange(64 * k).reshape(64, k), np.arange(n * k).reshape(n, k)
     digits_a, digits_b = (len(np.base_repr(x.max(), 8)) for x in (index_a, index_b))
     pairs_a, pairs_b = [], []
@@ -1480,7 +1700,8 @@ def wgmma() -> Iterator[Probe]:
                 continue  # a swizzle row is wider than the operand
             a, b = reveal(n, k, ta, tb, "reveal")
             yield wgmma_probe(
-                f"wgmma n{n} {ta}{' MN' if mn[0] else ''} {tb}{' MN' if mn[1] else ''} swizzle {span}: one-hot",
+                f"wgmma n{n} {ta}{' MN' if mn[0] else ''} {tb}{' MN' if mn[1] else ''} swizzle {span}: "
+                f"one-hot",
                 ta,
                 tb,
                 a,
@@ -1503,7 +1724,17 @@ def wgmma() -> Iterator[Probe]:
                     True,
                 )
             if ta != "bf16" and ta != "tf32":
-                yield wgmma_probe(f"wgmma n{n} {ta}{' MN' if mn[0] else ''} {tb}{' MN' if mn[1] else ''} f16 accumulators: one-hot", ta, tb, a, b, 0, mn, tc="f16")  # fmt: skip
+                yield wgmma_probe(
+                    f"wgmma n{n} {ta}{' MN' if mn[0] else ''} {tb}{' MN' if mn[1] else ''} f16 "
+                    f"accumulators: one-hot",
+                    ta,
+                    tb,
+                    a,
+                    b,
+                    0,
+                    mn,
+                    tc="f16",
+                )
     for n in (16, 24, 32, 40, 48, 80, 96, 104, 128, 136, 160, 192, 208, 248):
         a, b = reveal(n, 16, "bf16", "bf16", "n")
         yield wgmma_probe(f"wgmma n{n} bf16: one-hot", "bf16", "bf16", a, b, 128)
@@ -1540,7 +1771,7 @@ def wgmma() -> Iterator[Probe]:
         )
 
 
-#: What cannot lose the GPU's context comes first.
+#: Probes that cannot destroy the GPU's context come first.
 GROUPS: tuple[Callable[[], Iterator[Probe]], ...] = (
     integer,
     floating,

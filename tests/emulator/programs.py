@@ -9,13 +9,15 @@ SCALE = simple(
     "ld.global.f32 %f1, [%d2]; add.f32 %f1, %f1, %f1; st.global.f32 [%d2], %f1;\nDONE:",
     ".param .u64 p0, .param .u32 n",
 )
-# Each warp writes a word and reads that of the other, with no barrier between.
+# Each warp writes a word and reads the other's, with no barrier in between.
 RACE = simple(
-    ".shared .align 4 .b8 s[8];\nmov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; shl.b32 %r3, %r2, 2; mov.u32 %r4, s; add.u32 %r5, %r4, %r3;\n"
+    ".shared .align 4 .b8 s[8];\nmov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; shl.b32 %r3, %r2, 2; "
+    "mov.u32 %r4, s; add.u32 %r5, %r4, %r3;\n"
     "setp.ne.u32 %p1, %r1, 0; mov.u32 %r6, 0;\n@!%p1 st.shared.v2.u32 [%r4], {%r6, %r6};\nbar.sync 0;\n"
     "and.b32 %r6, %r1, 31; setp.ne.u32 %p1, %r6, 0;\n@!%p1 st.shared.u32 [%r5], %r2;\n"
     "xor.b32 %r3, %r3, 4; add.u32 %r5, %r4, %r3;\n@%p1 bra DONE;\nld.shared.u32 %r7, [%r5];\n"
-    "ld.param.u64 %d1, [p0]; mul.wide.u32 %d2, %r2, 4; add.u64 %d1, %d1, %d2; st.global.u32 [%d1], %r7;\nDONE:"
+    "ld.param.u64 %d1, [p0]; mul.wide.u32 %d2, %r2, 4; add.u64 %d1, %d1, %d2; "
+    "st.global.u32 [%d1], %r7;\nDONE:"
 )
 
 CUTE_ADD = """
@@ -57,7 +59,8 @@ if __name__ == "__main__":
     main(int(sys.argv[1]))
 """
 
-# The same kernel behind TVM's FFI: the FFI takes torch's tensors, and refuses those that are not as compiled.
+# The same kernel through TVM's FFI, which takes torch's tensors and refuses those that do not match the
+# compilation.
 CUTE_TVM_FFI = (
     CUTE_ADD.split("def main")[0]
     + """
@@ -84,7 +87,8 @@ print("PASS")
 """
 )
 
-# A tile by the copy engine, into the 128-byte swizzle and out again; the DSL's host code writes both descriptors.
+# The copy engine loads a tile into the 128-byte swizzle and stores it; the DSL's host code writes both
+# descriptors.
 CUTE_TMA = """
 import torch
 import cutlass
@@ -96,7 +100,8 @@ M, N = 64, 64
 
 
 @cute.kernel
-def kernel(load: cute.CopyAtom, source: cute.Tensor, store: cute.CopyAtom, target: cute.Tensor, layout: cute.ComposedLayout):
+def kernel(load: cute.CopyAtom, source: cute.Tensor, store: cute.CopyAtom, target: cute.Tensor, \
+layout: cute.ComposedLayout):
     t, _, _ = cute.arch.thread_idx()
     bx, by, _ = cute.arch.block_idx()
     smem = cutlass.memory.SmemAllocator()
@@ -108,8 +113,10 @@ def kernel(load: cute.CopyAtom, source: cute.Tensor, store: cute.CopyAtom, targe
     cute.arch.sync_threads()
     g = cute.local_tile(source, (M, N), (bx, by))
     h = cute.local_tile(target, (M, N), (bx, by))
-    sa, ga = cpasync.tma_partition(load, 0, cute.make_layout(1), cute.group_modes(tile, 0, 2), cute.group_modes(g, 0, 2))
-    sb, gb = cpasync.tma_partition(store, 0, cute.make_layout(1), cute.group_modes(tile, 0, 2), cute.group_modes(h, 0, 2))
+    sa, ga = cpasync.tma_partition(load, 0, cute.make_layout(1), cute.group_modes(tile, 0, 2), \
+cute.group_modes(g, 0, 2))
+    sb, gb = cpasync.tma_partition(store, 0, cute.make_layout(1), cute.group_modes(tile, 0, 2), \
+cute.group_modes(h, 0, 2))
     if t < 32:
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, M * N * 2)
@@ -123,11 +130,13 @@ def kernel(load: cute.CopyAtom, source: cute.Tensor, store: cute.CopyAtom, targe
 
 @cute.jit
 def move(a: cute.Tensor, b: cute.Tensor):
-    atom = cute.nvgpu.warpgroup.make_smem_layout_atom(cute.nvgpu.warpgroup.SmemLayoutAtomKind.K_SW128, cutlass.Float16)
+    atom = cute.nvgpu.warpgroup.make_smem_layout_atom(cute.nvgpu.warpgroup.SmemLayoutAtomKind.K_SW128, \
+cutlass.Float16)
     layout = cute.tile_to_shape(atom, (M, N), (0, 1))
     load, source = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), a, layout, (M, N))
     store, target = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), b, layout, (M, N))
-    kernel(load, source, store, target, layout).launch(grid=(a.shape[0] // M, a.shape[1] // N, 1), block=(64, 1, 1))
+    kernel(load, source, store, target, layout).launch(grid=(a.shape[0] // M, a.shape[1] // N, 1), \
+block=(64, 1, 1))
 
 
 a = torch.randn(128, 128, device="cuda").half()
@@ -206,7 +215,8 @@ def main():
     matmul[(2, 2)](a, b, c, 64, 64, 64, BM=32, BN=32)
     torch.testing.assert_close(c, (a.float() @ b.float()).half(), rtol=1e-2, atol=1e-2)
     d = torch.zeros_like(a)
-    move[(2,)](TensorDescriptor.from_tensor(a, [32, 64]), TensorDescriptor.from_tensor(d, [32, 64]), BM=32, BN=64)
+    move[(2,)](TensorDescriptor.from_tensor(a, [32, 64]), TensorDescriptor.from_tensor(d, [32, 64]), BM=32, \
+BN=64)
     assert torch.equal(d, 2 * a)
     print(triton.testing.do_bench(lambda: matmul[(2, 2)](a, b, c, 64, 64, 64, BM=32, BN=32)))
     print("PASS")

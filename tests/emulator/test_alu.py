@@ -41,9 +41,13 @@ INTEGER = {
     "add.u32": ("add.u32 %r20, %r10, %r11;", lambda a, b: a + b),
     "sub.s32": ("sub.s32 %r20, %r10, %r11;", lambda a, b: a - b),
     "mul.lo.u32": ("mul.lo.u32 %r20, %r10, %r11;", lambda a, b: a * b),
-    "mul.hi.u32": ("mul.hi.u32 %r20, %r10, %r11;", lambda a, b: ((wide(a) * wide(b)) >> 32).astype(np.uint32)),
-    "mul.hi.s32": ("mul.hi.s32 %r20, %r10, %r11;", lambda a, b: ((signed(a) * signed(b)) >> 32).astype(np.uint32)),
-    "min.s32": ("min.s32 %r20, %r10, %r11;", lambda a, b: np.minimum(a.view(np.int32), b.view(np.int32)).view(np.uint32)),
+    "mul.hi.u32":
+        ("mul.hi.u32 %r20, %r10, %r11;", lambda a, b: ((wide(a) * wide(b)) >> 32).astype(np.uint32)),
+    "mul.hi.s32":
+        ("mul.hi.s32 %r20, %r10, %r11;", lambda a, b: ((signed(a) * signed(b)) >> 32).astype(np.uint32)),
+    "min.s32":
+        ("min.s32 %r20, %r10, %r11;",
+         lambda a, b: np.minimum(a.view(np.int32), b.view(np.int32)).view(np.uint32)),
     "max.u32": ("max.u32 %r20, %r10, %r11;", np.maximum),
     "and": ("and.b32 %r20, %r10, %r11;", np.bitwise_and),
     "xor": ("xor.b32 %r20, %r10, %r11;", np.bitwise_xor),
@@ -52,34 +56,55 @@ INTEGER = {
     "abs": ("abs.s32 %r20, %r10;", lambda a, b: np.abs(signed(a)).astype(np.uint32)),
     "shl": ("and.b32 %r11, %r11, 63; shl.b32 %r20, %r10, %r11;",
             lambda a, b: np.where((b & 63) > 31, 0, wide(a) << (b & 31)).astype(np.uint32)),
-    "shr.u32": ("and.b32 %r11, %r11, 63; shr.u32 %r20, %r10, %r11;", lambda a, b: np.where((b & 63) > 31, 0, a >> (b & 31)).astype(np.uint32)),
-    "shr.s32": ("and.b32 %r11, %r11, 63; shr.s32 %r20, %r10, %r11;", lambda a, b: (signed(a) >> np.minimum(b & 63, 31)).astype(np.uint32)),
+    "shr.u32":
+        ("and.b32 %r11, %r11, 63; shr.u32 %r20, %r10, %r11;",
+         lambda a, b: np.where((b & 63) > 31, 0, a >> (b & 31)).astype(np.uint32)),
+    "shr.s32":
+        ("and.b32 %r11, %r11, 63; shr.s32 %r20, %r10, %r11;",
+         lambda a, b: (signed(a) >> np.minimum(b & 63, 31)).astype(np.uint32)),
     "div.u32": ("or.b32 %r11, %r11, 1; div.u32 %r20, %r10, %r11;", lambda a, b: a // (b | 1)),
     "rem.u32": ("or.b32 %r11, %r11, 1; rem.u32 %r20, %r10, %r11;", lambda a, b: a % (b | 1)),
     "div.s32": ("or.b32 %r11, %r11, 1; div.s32 %r20, %r10, %r11;",
                 lambda a, b: np.trunc(signed(a) / signed(b | 1)).astype(np.int64).astype(np.uint32)),
-    "rem.s32": ("or.b32 %r11, %r11, 1; rem.s32 %r20, %r10, %r11;", lambda a, b: np.fmod(signed(a), signed(b | 1)).astype(np.uint32)),
+    "rem.s32":
+        ("or.b32 %r11, %r11, 1; rem.s32 %r20, %r10, %r11;",
+         lambda a, b: np.fmod(signed(a), signed(b | 1)).astype(np.uint32)),
     "popc": ("popc.b32 %r20, %r10;", lambda a, b: np.array([int(x).bit_count() for x in a], np.uint32)),
     "clz": ("clz.b32 %r20, %r10;", lambda a, b: np.array([32 - int(x).bit_length() for x in a], np.uint32)),
-    "brev": ("brev.b32 %r20, %r10;", lambda a, b: np.array([int(f"{x:032b}"[::-1], 2) for x in a], np.uint32)),
-    "bfind": ("bfind.u32 %r20, %r10;", lambda a, b: np.array([int(x).bit_length() - 1 & 0xFFFFFFFF for x in a], np.uint32)),
+    "brev":
+        ("brev.b32 %r20, %r10;", lambda a, b: np.array([int(f"{x:032b}"[::-1], 2) for x in a], np.uint32)),
+    "bfind":
+        ("bfind.u32 %r20, %r10;",
+         lambda a, b: np.array([int(x).bit_length() - 1 & 0xFFFFFFFF for x in a], np.uint32)),
     "bfe.u32": ("bfe.u32 %r20, %r10, 5, 9;", lambda a, b: (a >> 5) & 511),
     "bfe.s32": ("bfe.s32 %r20, %r10, 20, 12;", lambda a, b: (signed(a) >> 20).astype(np.uint32)),
-    "bfi": ("bfi.b32 %r20, %r10, %r11, 8, 12;", lambda a, b: (b & ~np.uint32(0xFFF00)) | ((a << 8) & 0xFFF00)),
+    "bfi":
+        ("bfi.b32 %r20, %r10, %r11, 8, 12;", lambda a, b: (b & ~np.uint32(0xFFF00)) | ((a << 8) & 0xFFF00)),
     "prmt": ("prmt.b32 %r20, %r10, %r11, 0x5410;", lambda a, b: (a & 0xFFFF) | (b << 16)),
-    "prmt-sign": ("prmt.b32 %r20, %r10, %r11, 0xbbbb;", lambda a, b: np.where(a >> 31, 0xFFFFFFFF, 0).astype(np.uint32)),
+    "prmt-sign":
+        ("prmt.b32 %r20, %r10, %r11, 0xbbbb;",
+         lambda a, b: np.where(a >> 31, 0xFFFFFFFF, 0).astype(np.uint32)),
     "selp": ("setp.lt.s32 %p1, %r10, %r11; selp.b32 %r20, %r10, %r11, %p1;",
              lambda a, b: np.where(a.view(np.int32) < b.view(np.int32), a, b)),
-    "setp.and": ("setp.gt.u32 %p1, %r10, 1000; setp.lt.and.u32 %p2, %r11, %r10, %p1; selp.b32 %r20, 1, 0, %p2;",
+    "setp.and":
+        ("setp.gt.u32 %p1, %r10, 1000; setp.lt.and.u32 %p2, %r11, %r10, %p1; selp.b32 %r20, 1, 0, %p2;",
                  lambda a, b: ((a > 1000) & (b < a)).astype(np.uint32)),
-    "min.relu": ("min.relu.s32 %r20, %r10, %r11;", lambda a, b: np.maximum(np.minimum(signed(a), signed(b)), 0).astype(np.uint32)),
+    "min.relu":
+        ("min.relu.s32 %r20, %r10, %r11;",
+         lambda a, b: np.maximum(np.minimum(signed(a), signed(b)), 0).astype(np.uint32)),
     "max.relu.s16x2": ("max.relu.s16x2 %r20, %r10, %r11;",
-                       lambda a, b: np.maximum(np.maximum(a.view(np.int16), b.view(np.int16)), 0).view(np.uint32)),
+                       lambda a, b: np.maximum(np.maximum(a.view(np.int16), b.view(np.int16)),
+                           0).view(np.uint32)),
     "shf.l.wrap": ("shf.l.wrap.b32 %r20, %r10, %r11, 7;", lambda a, b: (b << 7) | (a >> 25)),
     "shf.r.clamp": ("shf.r.clamp.b32 %r20, %r10, %r11, 40;", lambda a, b: b),
-    "sad": ("sad.u32 %r20, %r10, %r11, 5;", lambda a, b: (np.abs(a.astype(np.int64) - b.astype(np.int64)) + 5).astype(np.uint32)),
-    "cvt.s32.s8": ("cvt.s32.s8 %r20, %r10;", lambda a, b: (a & 255).astype(np.uint8).view(np.int8).astype(np.int32).view(np.uint32)),
-    "cvt.sat.u8.s32": ("cvt.sat.u8.s32 %r20, %r10;", lambda a, b: np.clip(signed(a), 0, 255).astype(np.uint32)),
+    "sad":
+        ("sad.u32 %r20, %r10, %r11, 5;",
+         lambda a, b: (np.abs(a.astype(np.int64) - b.astype(np.int64)) + 5).astype(np.uint32)),
+    "cvt.s32.s8":
+        ("cvt.s32.s8 %r20, %r10;",
+         lambda a, b: (a & 255).astype(np.uint8).view(np.int8).astype(np.int32).view(np.uint32)),
+    "cvt.sat.u8.s32":
+        ("cvt.sat.u8.s32 %r20, %r10;", lambda a, b: np.clip(signed(a), 0, 255).astype(np.uint32)),
 }  # fmt: skip
 
 
@@ -163,9 +188,14 @@ FLOAT = {
     "max": ("max.f32 %r20, %r10, %r11;", lambda a, b, c: np.fmax(a, b)),
     "max.NaN": ("max.NaN.f32 %r20, %r10, %r11;", lambda a, b, c: np.maximum(a, b)),
     "max3": ("max.f32 %r20, %r10, %r11, %r12;", lambda a, b, c: np.fmax(np.fmax(a, b), c)),
-    "fma": ("fma.rn.f32 %r20, %r10, %r11, %r12;", lambda a, b, c: (torch.addcmul(*[torch.from_numpy(x).double() for x in (c, a, b)])).float().numpy()),
-    "ftz": ("mul.ftz.f32 %r20, %r10, 0f3F800000;", lambda a, b, c: np.where(np.abs(a) < 2**-126, np.copysign(0, a), a)),
-    "sat": ("add.sat.f32 %r20, %r10, 0f00000000;", lambda a, b, c: np.where(np.isnan(a), 0, np.clip(a, 0, 1))),
+    "fma":
+        ("fma.rn.f32 %r20, %r10, %r11, %r12;",
+         lambda a, b, c: (torch.addcmul(*[torch.from_numpy(x).double() for x in (c, a, b)])).float().numpy()),
+    "ftz":
+        ("mul.ftz.f32 %r20, %r10, 0f3F800000;",
+         lambda a, b, c: np.where(np.abs(a) < 2**-126, np.copysign(0, a), a)),
+    "sat":
+        ("add.sat.f32 %r20, %r10, 0f00000000;", lambda a, b, c: np.where(np.isnan(a), 0, np.clip(a, 0, 1))),
     "ex2": ("ex2.approx.f32 %r20, %r10;", lambda a, b, c: np.exp2(a)),
     "rcp": ("rcp.rn.f32 %r20, %r10;", lambda a, b, c: 1 / a),
 }  # fmt: skip
@@ -176,7 +206,7 @@ def test_float(name):
     body, expect = FLOAT[name]
     with np.errstate(all="ignore"):
         got = run(body, FA.view(np.uint32), FB.view(np.uint32), FC.view(np.uint32)).view(np.float32)
-        # ex2.approx is not specified to the bit; everything else is.
+        # Only ex2.approx is not specified to the bit.
         np.testing.assert_allclose(
             got, np.asarray(expect(FA, FB, FC), np.float32), rtol=2e-7 if name == "ex2" else 0, atol=0
         )
@@ -194,7 +224,7 @@ def test_directed_rounding():
 
 @pytest.mark.parametrize(("narrow", "dtype"), [("f16", torch.float16), ("bf16", torch.bfloat16)])
 def test_mixed_precision(narrow, dtype):
-    """16-bit sources, taken to f32 without loss, and one f32 source; one rounding."""
+    """16-bit sources, converted to f32 exactly, and one f32 source; a single rounding."""
 
     def values(seed):
         x = torch.from_numpy(np.random.default_rng(seed).normal(size=128).astype(np.float32)).to(dtype)
@@ -313,7 +343,6 @@ def test_division_by_zero_is_reported_where_its_result_is_used():
     assert [f.code for f in report.findings] == ["division-by-zero"] and (out == 5).all()
 
 
-# ------------------------------------------------------------------------------------------------ warp-wide
 def lanes(body):
     out = np.zeros(32, np.uint32)
     launch(elementwise(body, 1), 1, 32, [np.arange(32, dtype=np.uint32) * 3, out])
@@ -346,13 +375,17 @@ def test_votes_match_and_redux():
 
 
 def test_lanes_reconverge_after_a_branch():
-    body = "and.b32 %r11, %r10, 1; setp.eq.u32 %p1, %r11, 0; @%p1 bra E; add.u32 %r10, %r10, 100; E: redux.sync.add.u32 %r20, %r10, -1;"
+    body = (
+        "and.b32 %r11, %r10, 1; setp.eq.u32 %p1, %r11, 0; @%p1 bra E; add.u32 %r10, %r10, 100; "
+        "E: redux.sync.add.u32 %r20, %r10, -1;"
+    )
     assert (lanes(body) == sum(3 * i + 100 * (3 * i & 1) for i in range(32))).all()
 
 
 def test_switch():
     ptx = simple(
-        "mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 3; mov.u32 %r4, 7;\nT: .branchtargets L0, L1, L2, L1;\nbrx.idx %r2, T;\n"
+        "mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 3; mov.u32 %r4, 7;\nT: .branchtargets L0, L1, L2, "
+        "L1;\nbrx.idx %r2, T;\n"
         "L0: mov.u32 %r4, 10; bra OUT; L1: mov.u32 %r4, 11; bra OUT; L2: mov.u32 %r4, 12;\nOUT:\n"
         "mul.wide.u32 %d1, %r1, 4; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1; st.global.u32 [%d2], %r4;"
     )

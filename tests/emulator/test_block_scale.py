@@ -1,4 +1,4 @@
-"""tcgen05.mma with operands of 4, 6 and 8 bits and scale factors of blocks, from shared memory to the accumulator."""
+"""tcgen05.mma with block-scaled operands of 4, 6 and 8 bits, from shared memory to the accumulator."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from .test_narrow import FORMATS, table
 from .test_tensor_core import HEAD, sm100_desc, stage
 
 CODES = {"e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5}
-STEPS = 4  # instructions along K; each takes 32 bytes of a row
+STEPS = 4  # instructions along K; each reads 32 bytes of a row
 
 
 def values(fmt: str, codes: np.ndarray) -> np.ndarray:
@@ -27,7 +27,8 @@ def drawn(fmt: str, shape: tuple[int, int], seed: int) -> np.ndarray:
 
 
 def pack(fmt: str, codes: np.ndarray, wide: bool) -> np.ndarray:
-    """Rows of bytes: two codes of e2m1 a byte or, wide, sixteen codes in 16 bytes, those below 8 bits at the start."""
+    """Rows of bytes: two codes of e2m1 per byte or, if wide, sixteen codes per 16 bytes,
+    packed at the start."""
     bits = 1 + sum(FORMATS[fmt])
     if not wide:
         return (codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8)
@@ -41,7 +42,8 @@ def pack(fmt: str, codes: np.ndarray, wide: bool) -> np.ndarray:
 
 
 def cells(factors: np.ndarray, halves: bool) -> np.ndarray:
-    """What tcgen05.cp takes for rows of four factors: row r of 32 holds the factors of rows r, r + 32, r + 64, ..."""
+    """Rows of four factors as tcgen05.cp reads them: row r of 32 holds the factors of rows r, r + 32,
+    r + 64, ..."""
     images = []
     for part in (
         np.split(factors, 2) if halves else [factors[i : i + 128] for i in range(0, len(factors), 128)]
@@ -54,13 +56,16 @@ def cells(factors: np.ndarray, halves: bool) -> np.ndarray:
 
 
 class Product:
-    """D = A B^T of ``STEPS`` instructions with random operands and factors, as a kernel and as numbers.
+    """D = A B^T by ``STEPS`` instructions with random operands and factors, as a kernel and as numbers.
 
-    TMEM: D in columns 0 to n - 1, the factors of A from 256 on, four columns for every four of a row, those of B
-    from 288 on, eight columns.
+    TMEM: D in columns 0 to n - 1; the factors of A from 256 on, four columns per four factors of a row; those
+        of B from
+    288 on, eight columns.
     """
 
-    def __init__(self, form: str, a: str, b: str, m: int, n: int, block: int, scale: str, span: int, ctas: int = 1) -> None:  # fmt: skip
+    def __init__(
+        self, form: str, a: str, b: str, m: int, n: int, block: int, scale: str, span: int, ctas: int = 1
+    ) -> None:
         self.form, self.m, self.n, self.ctas = form, m, n, ctas
         self.rows = m // ctas
         wide = "mxf4" not in form
@@ -88,7 +93,9 @@ class Product:
         for x, split in zip(scales, (True, False), strict=True):
             of_cta = np.split(x, ctas) if split else [x] * ctas
             halves = self.halves and not split
-            self.images.append(np.concatenate([cells(p[:, 4 * s : 4 * s + 4], halves) for p in of_cta for s in range(sets)]))  # fmt: skip
+            self.images.append(
+                np.concatenate([cells(p[:, 4 * s : 4 * s + 4], halves) for p in of_cta for s in range(sets)])
+            )
         number = {f: CODES[f] if wide else 1 for f in (a, b)}
         self.idesc = (
             number[a] << 7 | number[b] << 10 | (n >> 3) << 17 | (m >> 4) << 24 | (scale == "ue8m0") << 23
@@ -100,8 +107,10 @@ class Product:
         at = [sum(sizes[:i]) for i in range(4)]
         columns = n // 2 if self.halves else n
         load = "".join(
-            f"add.u32 %r30, %r10, {c};\ntcgen05.ld.sync.aligned.32x32b.x8.b32 {{{', '.join(f'%r{50 + i}' for i in range(8))}}}, [%r30];\n"
-            "tcgen05.wait::ld.sync.aligned;\n" + "".join(f"st.global.b32 [%d9+{4 * (c + i)}], %r{50 + i};" for i in range(8)) + "\n"
+            f"add.u32 %r30, %r10, {c};\ntcgen05.ld.sync.aligned.32x32b.x8.b32 "
+            f"{{{', '.join(f'%r{50 + i}' for i in range(8))}}}, [%r30];\n"
+            "tcgen05.wait::ld.sync.aligned;\n"
+            + "".join(f"st.global.b32 [%d9+{4 * (c + i)}], %r{50 + i};" for i in range(8)) + "\n"
             for c in range(0, columns, 8)
         )  # fmt: skip
         copies = ""
@@ -113,20 +122,23 @@ class Product:
                 for part in range(sizes[operand] // sets // size):
                     offset = (at[operand] + s * (sizes[operand] // sets) + part * size) >> 4
                     copies += (
-                        f"add.u64 %d5, %d1, {sm100_desc(128, 0, 16) + offset}; add.u32 %r31, %r10, {first + stride * s + 4 * part};\n"
+                        f"add.u64 %d5, %d1, {sm100_desc(128, 0, 16) + offset}; "
+                        f"add.u32 %r31, %r10, {first + stride * s + 4 * part};\n"
                         f"tcgen05.cp.cta_group::{ctas}.{shape} [%r31], %d5;\n"
                     )
         steps = ""
         for i in range(STEPS):
             byte, cell = i * self.factors % 4, i * self.factors // 4
             steps += (
-                f"add.u64 %d2, %d1, {self.desc[0] + (at[0] >> 4) + i * self.step}; add.u64 %d3, %d1, {self.desc[1] + (at[1] >> 4) + i * self.step};\n"
+                f"add.u64 %d2, %d1, {self.desc[0] + (at[0] >> 4) + i * self.step}; "
+                f"add.u64 %d3, %d1, {self.desc[1] + (at[1] >> 4) + i * self.step};\n"
                 f"mov.u32 %r7, {self.idesc | byte << 29 | byte << 4}; setp.ne.u32 %p4, {i}, 0;\n"
                 f"add.u32 %r32, %r10, {256 + 4 * cell}; add.u32 %r33, %r10, {288 + 8 * cell};\n"
                 f"tcgen05.mma.cta_group::{ctas}.{self.form} [%r10], %d2, %d3, %r7, [%r32], [%r33], %p4;\n"
             )
         stages = "".join(
-            stage(f"p{i}", "%r2", size, at[i]).replace(f"ld.param.u64 %d20, [p{i}];", f"ld.param.u64 %d20, [p{i}]; mul.wide.u32 %d23, %r9, {size}; add.u64 %d20, %d20, %d23;")
+            stage(f"p{i}", "%r2", size, at[i]).replace(f"ld.param.u64 %d20, [p{i}];",
+                f"ld.param.u64 %d20, [p{i}]; mul.wide.u32 %d23, %r9, {size}; add.u64 %d20, %d20, %d23;")
             for i, size in enumerate(sizes)
         )  # fmt: skip
         every = (
@@ -139,7 +151,8 @@ class Product:
             f"""
 .shared .align 8 .b8 bar[8];
 .shared .align 4 .b8 tm[4];
-mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, tm; mov.u32 %r9, %cluster_ctarank; mov.u16 %h1, 3;
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, tm; mov.u32 %r9, %cluster_ctarank; \
+mov.u16 %h1, 3;
 setp.ne.u32 %p1, %r1, 0; shr.u32 %r5, %r1, 5; setp.ne.u32 %p2, %r5, 0;
 @!%p1 mbarrier.init.shared::cta.b64 [%r3], 1;
 fence.mbarrier_init.release.cluster;
@@ -244,7 +257,6 @@ def test_operands_of_4_and_6_bits_without_factors(fmts):
     assert (outs[0] == outs[1]).all() and outs[0].any()
 
 
-# ------------------------------------------------------------------------------------------------ slips
 def code_of(case: Product, text: str) -> set[str]:
     return {f.code for f in case.run(text, check="report")[0].errors}
 
@@ -270,7 +282,7 @@ def test_slips_are_found():
 
 
 def test_the_version_of_sparsity_says_nothing_of_a_dense_product():
-    """CuTe DSL sets bit 12, which beside formats of 4 bits is no part of B's."""
+    """CuTe DSL sets bit 12, which does not belong to B's format beside 4-bit formats."""
     case = product("nvf4")
     text = case.text().replace(f"mov.u32 %r7, {case.idesc};", f"mov.u32 %r7, {case.idesc | 1 << 12};")
     assert text != case.text() and code_of(case, text) == set()

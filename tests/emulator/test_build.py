@@ -1,4 +1,4 @@
-"""The compiled core is built once, by one process, and loaded only from files that nobody else could write."""
+"""The compiled core is built once, by one process, and loaded only from files that nobody else can write."""
 
 import os
 import re
@@ -12,7 +12,8 @@ import pytest
 from dsl_kernels.emulator import BuildError, build
 from dsl_kernels.errors import CacheError
 
-# A compiler that hands out files instead of compiling: it notes that it was called to link, and takes a while then.
+# A compiler that copies files instead of compiling; it logs that it was called to link, and takes a while to
+# do so.
 STUB = """#!/bin/sh
 if [ "$1" = --version ]; then echo stub; exit 0; fi
 case "$*" in
@@ -26,7 +27,7 @@ exit {status}
 
 @pytest.fixture
 def stub(tmp_path, monkeypatch):
-    """An empty cache and a stub compiler; returns what writes the stub, with its log."""
+    """An empty cache and a stub compiler; returns a function that writes the stub, and its log."""
     monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", str(tmp_path / "cxx"))
     log = tmp_path / "log"
@@ -126,7 +127,8 @@ def test_a_core_that_does_not_load_is_named(stub):
 
 @pytest.mark.parametrize("path", sorted(build.SOURCES.glob("*.[ch]pp")), ids=lambda path: path.name)
 def test_the_core_writes_through_no_stream(path):
-    """Beside another copy of libstdc++, as torch may bring one, a stream takes that copy's facets and crashes."""
+    """Beside another copy of libstdc++, which torch may load,
+    a stream uses that copy's facets and crashes."""
     assert not re.findall(r"#include <(?:\w*stream|locale|regex|iomanip)>", path.read_text())
 
 

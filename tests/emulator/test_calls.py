@@ -1,4 +1,4 @@
-"""Device functions: parameters in memory and in registers, returns of single lanes, calls within calls."""
+"""Device functions: parameters in memory and in registers, returns of single lanes, nested calls."""
 
 import shutil
 import subprocess
@@ -107,7 +107,7 @@ def test_a_fault_in_a_function_names_its_line():
 
 
 def test_registers_of_a_call_start_unwritten():
-    """What an earlier call left in a register of the function is not there for the next."""
+    """A value that an earlier call left in a register of the function is not visible to the next call."""
     text = KERNEL.replace(
         "call (%r7), square, (%r6);", "call (%r8), clamp, (95, 99); call (%r7), clamp, (%r6, 99);"
     )
@@ -167,7 +167,10 @@ def test_printf_prints_nothing_and_says_so():
     out, plain = np.zeros(32, np.uint32), np.zeros(32, np.uint32)
     launch(KERNEL, 1, 32, [plain])
     text = KERNEL.replace(".func nothing", declared)
-    in_memory = "{ .param .b32 said; call (said), vprintf, (%d1, %d1); ld.param.b32 %r5, [said]; add.u32 %r5, %r5, 1000; }"
+    in_memory = (
+        "{ .param .b32 said; call (said), vprintf, (%d1, %d1); ld.param.b32 %r5, [said]; "
+        "add.u32 %r5, %r5, 1000; }"
+    )
     for call in ("@%p1 call (%r6), vprintf, (%d1, %d1);", in_memory):
         report = launch(text.replace("@%p1 call nothing;", call), 1, 32, [out])
         assert report.ok and (out == plain).all()

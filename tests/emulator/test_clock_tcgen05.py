@@ -1,4 +1,5 @@
-"""The micro-benchmarks of tcgen05, which no GPU here runs: in the emulator their products and columns are what they say."""
+"""The micro-benchmarks of tcgen05, which no GPU here runs: in the emulator,
+their products and columns are right."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def operands(fp8: bool) -> np.ndarray:
     values = torch.from_numpy((drawn - np.float32(510)) / np.float32(148))
     rounded = values.to(torch.float8_e4m3fn if fp8 else torch.bfloat16).float().numpy()
     rows = rounded.reshape(-1, 8, 16 if fp8 else 8)
-    # Undo the swizzle: piece `c` of row `r` stands at piece `c ^ r % 8`.
+    # Undo the swizzle: piece `c` of row `r` is at piece `c ^ r % 8`.
     order = np.arange(8)[None, :] ^ (np.arange(len(rows)) % 8)[:, None]
     return np.take_along_axis(rows, order[:, :, None], 1).reshape(len(rows), STEPS, -1)
 
@@ -114,14 +115,14 @@ def test_products_are_the_sums_that_they_say(ptx, kind, form, accumulators, lone
     expected = each[:, 0] * (1 + times) + each.sum(1) * (
         0 if lone else TURNS * PER_TURN // accumulators // STEPS
     )
-    # 64 rows of a plain product stand in the first 16 lanes of each warp, 32 rows of `.ws` in the first warp's.
+    # 64 rows of a plain product are in the first 16 lanes of each warp, 32 rows of `.ws` in the first warp's.
     lanes = np.arange(m) if form == BY_WS or m == 128 else np.arange(m) % 16 + np.arange(m) // 16 * 32
     np.testing.assert_allclose(result[lanes], expected, rtol=1e-4, atol=1e-2)
     assert np.isfinite(result).all()
 
 
 def test_a_turn_of_a_chain_issues_its_products_alone(ptx, tmp_path) -> None:
-    """Nothing is spilled, and between the products of a turn stands nothing but them."""
+    """Nothing is spilled, and nothing stands between the products of a turn."""
     (tmp_path / "kernels.ptx").write_text(ptx)
     toolkit.ptx_to_cubin(tmp_path / "kernels.ptx", tmp_path / "kernels.cubin", "sm_100a", [])
     listing = subprocess.run(

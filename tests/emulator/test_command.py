@@ -1,4 +1,4 @@
-"""The command of the emulator alone: kernels with arguments from the command line, and programs."""
+"""The emulator's own command: kernels with arguments from the command line, and programs."""
 
 import json
 
@@ -34,7 +34,7 @@ def test_a_kernel_runs_on_arrays_and_numbers_and_leaves_its_result(kernel, capsy
     assert said.count("ok under") == 3 and "What 3 runs reached together" in said and "different" not in said
     x = np.arange(32, dtype=np.float32)
     np.testing.assert_array_equal(np.load("made/argument_0.npy"), np.where(x < 16, -2.5 * x, x))
-    np.testing.assert_array_equal(np.load("x.npy"), x)  # the input stays
+    np.testing.assert_array_equal(np.load("x.npy"), x)  # the input file is unchanged
 
 
 def test_a_finding_is_status_1_and_stands_in_the_json(kernel, capsys):
@@ -84,7 +84,8 @@ def test_arguments_are_read_as_the_help_says(kernel):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "zeros:float32", "zeros:float32:-4", "zeros:float32:99999x99999x99999", "zeros:object:4x", "k.npy:", "map:8", "u32:7",
+        "", "zeros:float32", "zeros:float32:-4", "zeros:float32:99999x99999x99999", "zeros:object:4x",
+        "k.npy:", "map:8", "u32:7",
         "map:8:32B:x", "map:axb:32B:x.npy",
     ],
 )  # fmt: skip
@@ -98,7 +99,8 @@ def test_a_program_runs_with_arguments_of_its_own(tmp_path, monkeypatch, capsys)
     from .test_script import DRIVER_MAIN
 
     (tmp_path / "p.py").write_text(
-        f"{DRIVER_MAIN}\nif __name__ == '__main__': main({SCALE!r}, int(sys.argv[sys.argv.index('--seed') + 1]))\n"
+        f"{DRIVER_MAIN}\nif __name__ == '__main__': main({SCALE!r}, int(sys.argv[sys.argv.index('--seed') "
+        f"+ 1]))\n"
     )
     assert main(["script", "--interleavings", "2", "p.py", "--seed", "40"]) == 0
     assert "2 interleavings" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What a launch says that it did not reach: lines, ways of branches, phases, rings and waits."""
+"""What a launch reports as not reached: lines, directions of branches, phases, rings and waits."""
 
 import pickle
 
@@ -9,7 +9,8 @@ from dsl_kernels.emulator import Coverage, EmulatorError, LaunchError, interleav
 
 from .kernels import PROGRAMS, simple
 
-# A ring of SLOTS with full and empty barriers: one thread fills N slots, the other warp's first thread reads them.
+# A ring of SLOTS slots with full and empty barriers: one thread fills N slots, the other warp's first thread
+# reads them.
 SLOTS = 3
 RING = (
     simple(
@@ -17,7 +18,8 @@ RING = (
 .shared .align 8 .b8 full[24];
 .shared .align 8 .b8 empty[24];
 .shared .align 4 .b8 slot[12];
-mov.u32 %r1, %tid.x; mov.u32 %r2, full; mov.u32 %r3, empty; mov.u32 %r4, slot; ld.param.u64 %d1, [p0]; ld.param.u32 %r5, [n];
+mov.u32 %r1, %tid.x; mov.u32 %r2, full; mov.u32 %r3, empty; mov.u32 %r4, slot; ld.param.u64 %d1, [p0]; \
+ld.param.u32 %r5, [n];
 setp.ne.u32 %p1, %r1, 0;
 @%p1 bra READY;
 .loc 1 10 0
@@ -94,7 +96,7 @@ def test_lines_that_nobody_executed_and_branches_that_went_one_way():
         assert found.share == 1 - 1 / len(found.visits)
     none = reach(0)
     assert {"ring.py:21", "ring.py:22", "ring.py:31"} <= set(none.unexecuted_lines)
-    # Nothing was taken in: the ways out of both loops were taken at once.
+    # With no fill at all, both loops are left at once.
     assert {("ring.py:20", "always taken"), ("ring.py:30", "always taken")} <= {
         (x.line, way) for x, way in none.one_way
     }
@@ -109,10 +111,13 @@ def test_what_was_inlined_belongs_to_the_line_around_it():
 
 
 @pytest.mark.parametrize(
-    ("n", "phases", "empty_awaited"), [(0, (0, 0, 0), False), (2, (1, 1, 0), False), (3, (1, 1, 1), False), (4, (2, 1, 1), True), (6, (2, 2, 2), True)]
+    ("n", "phases", "empty_awaited"),
+    [(0, (0, 0, 0), False), (2, (1, 1, 0), False), (3, (1, 1, 1), False), (4, (2, 1, 1), True),
+     (6, (2, 2, 2), True)]
 )  # fmt: skip
 def test_rings(n, phases, empty_awaited):
-    """A ring of three wraps with the fourth fill, whose wait for the empty side is the first that means something."""
+    """A ring of three wraps with the fourth fill,
+    whose wait on the empty side is the first that can block."""
     for s in interleavings(8):
         found = reach(n, interleaving=s)
         full, empty = found.rings["ring.py:10"], found.rings["ring.py:11"]
@@ -126,7 +131,8 @@ def test_rings(n, phases, empty_awaited):
 
 
 def test_an_arrival_count_that_no_wait_depends_on_is_in_the_list():
-    """Three fills and a count of 900 too many on the empty side: nothing sees it, and coverage says why."""
+    """Three fills with 900 arrivals too many on the empty side: no wait depends on it,
+    and coverage says why."""
     wrong = (
         RING.replace("[%r3], 1;", "[%r3], 901;")
         .replace("[%r3+8], 1;", "[%r3+8], 901;")
@@ -154,7 +160,12 @@ def test_launches_are_taken_together():
 
 def test_the_text_quotes_the_source():
     text = reach(2).describe(lambda line: f"text of {line}")
-    for part in ("lines never executed (1):\n  ring.py:25: text of ring.py:25", "rings that never wrapped (2)", "rings of barriers that nobody waited for (1)", "branches taken one way (1)"):  # fmt: skip
+    for part in (
+        "lines never executed (1):\n  ring.py:25: text of ring.py:25",
+        "rings that never wrapped (2)",
+        "rings of barriers that nobody waited for (1)",
+        "branches taken one way (1)",
+    ):
         assert part in text, text
     assert "1 phase, 1 awaited" in str(reach(2))
     plain = reach(2).as_dict()
@@ -172,7 +183,7 @@ def test_a_failed_launch_says_how_far_it_came():
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_hand_written_programs_run_all_of_their_lines(name):
-    """Their mutants are worth something only on lines that run."""
+    """Their mutants are only meaningful on lines that run."""
     ptx, run = PROGRAMS[name]
     found = Coverage()
     for s in interleavings(4):

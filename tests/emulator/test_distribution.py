@@ -1,4 +1,4 @@
-"""The emulator as a distribution of its own: what it is made of imports numpy alone, and its wheel runs by itself."""
+"""The emulator as a distribution of its own: its files import only numpy, and its wheel runs by itself."""
 
 import ast
 import os
@@ -53,7 +53,7 @@ def test_its_core_has_the_flags_of_the_librarys():
 
 
 def taken() -> list[str]:
-    """Files of the library that the distribution has, beside those of the emulator."""
+    """Files of the library that the distribution contains, beside those of the emulator."""
     return re.findall(r'"\$\{LIBRARY\}/([\w/]+\.(?:py|h|typed))"', LIST)
 
 
@@ -63,7 +63,7 @@ def test_its_sdist_holds_what_the_wheel_is_made_of():
         for node in ast.parse((SOURCE / "backend.py").read_text()).body
         if isinstance(node, ast.Assign) and node.targets[0].id == "TAKEN"
     )
-    version = "__init__.py"  # which the version is read from
+    version = "__init__.py"  # from which the version is read
     wanted = {name for name in taken() if not name.startswith("emulator/")} | {"emulator", version}
     assert set(ast.literal_eval(listed)) == wanted
 
@@ -77,7 +77,7 @@ def test_its_errors_have_what_its_modules_import():
     emulator = ROOT / "dsl_kernels" / "emulator"
     wanted = set()
     for path in [*files, *emulator.rglob("*.py")]:
-        # As many dots as lead out of the file's folder to the package, where the distribution's `errors` is.
+        # As many dots as lead from the file's folder to the package, which has the distribution's `errors`.
         dots = len(path.relative_to(ROOT / "dsl_kernels").parts)
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.level, node.module) == (dots, "errors"):
@@ -103,7 +103,10 @@ def test_what_it_is_made_of_imports_numpy_alone(tmp_path):
     for name in ("__init__.py", "__main__.py", "errors.py"):
         shutil.copy(SOURCE / name, package)
     shutil.copy(build.library_path(), package / "emulator" / build.PREBUILT.name)
-    absent = "import sys\nsys.modules.update(dict.fromkeys(('dsl_kernels', 'torch', 'filelock', 'platformdirs')))\n"
+    absent = (
+        "import sys\nsys.modules.update(dict.fromkeys(('dsl_kernels', 'torch', 'filelock', "
+        "'platformdirs')))\n"
+    )
     program = absent + PROGRAM.replace('"dsl_kernels" in sys.modules, "torch" in sys.modules', "")
     done = subprocess.run(
         [sys.executable, "-c", program, SCALE, "k.ptx"],
@@ -130,7 +133,7 @@ def test_its_wheel_runs_where_there_is_numpy_alone(tmp_path):
     wanted = ["scikit-build-core>=0.10", "numpy>=2"]
     if pip("download", "--no-deps", "-d", str(tmp_path / "there"), *wanted).returncode:
         pytest.skip("pip finds no scikit-build-core or no numpy: there is no network, or no pip")
-    # The sdist is made where the checkout is, the wheel from the sdist alone.
+    # The sdist is built from the checkout, the wheel from the sdist alone.
     assert not pip("install", "--target", str(tmp_path / "backend"), wanted[0]).returncode
     made = "import sys; sys.path[:0] = sys.argv[1:3]; import backend; print(backend.build_sdist(sys.argv[3]))"
     command = [sys.executable, "-c", made, SOURCE, tmp_path / "backend", tmp_path]

@@ -14,8 +14,10 @@ from .programs import RACE
 from .test_script import emulate
 
 FENCE = simple(
-    ".shared .align 128 .b8 s[256];\nmov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, s; add.u32 %r4, %r3, %r2; st.shared.u32 [%r4], %r1;\n"
-    "bar.sync 0; setp.ne.u32 %p1, %r1, 0; @%p1 bra DONE;\nld.param.u64 %d1, [p0]; cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r3], 256;\n"
+    ".shared .align 128 .b8 s[256];\nmov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, s; "
+    "add.u32 %r4, %r3, %r2; st.shared.u32 [%r4], %r1;\n"
+    "bar.sync 0; setp.ne.u32 %p1, %r1, 0; @%p1 bra DONE;\nld.param.u64 %d1, [p0]; "
+    "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r3], 256;\n"
     "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\nDONE:"
 )
 STUCK = simple(
@@ -173,7 +175,7 @@ def test_the_command_writes_pages_with_the_lines_of_the_dsls_source(tmp_path):
 
 @pytest.mark.compile
 def test_a_variants_finding_is_explained(tmp_path, monkeypatch):
-    """A variant whose first barrier of the CTA is gone: what `emulate VARIANT --explain` writes of it."""
+    """A variant without its first CTA barrier: what `emulate VARIANT --explain` writes about it."""
     import dsl_kernels.executors as executors
     from dsl_kernels import variants
     from dsl_kernels.cli import _script

@@ -7,7 +7,7 @@ from dsl_kernels.emulator import EmulatorError, Interleaving, interleavings, lau
 
 from .kernels import simple
 
-# Every CTA writes its number + 1; the last to arrive adds them all up.
+# Every CTA writes its number + 1; the last one to arrive adds them up.
 LAST_ARRIVER = simple(
     """
 mov.u32 %r1, %ctaid.x;
@@ -44,7 +44,7 @@ ATOMIC_ACQ_REL = LAST_ARRIVER.replace("fence.acq_rel.gpu;\n", "").replace(
     "atom.global.add", "atom.acq_rel.gpu.global.add"
 )
 
-# A grid-wide barrier: nobody goes on before everybody has arrived.
+# A grid-wide barrier: no CTA continues before all have arrived.
 GRID_BARRIER = simple(
     """
 mov.u32 %r1, %ctaid.x;
@@ -105,7 +105,7 @@ def test_grid_barrier_starts_the_ctas_it_needs():
         assert (out == np.roll(np.arange(8) + 5, -1)).all()
 
 
-# CTA 0 counts to a thousand and then sets a flag for which every other CTA looks.
+# CTA 0 counts to a thousand and then sets a flag that every other CTA polls.
 FLAG = simple(
     """
 mov.u32 %r1, %ctaid.x;
@@ -135,15 +135,15 @@ DONE:
 
 @pytest.mark.parametrize("interleaving", [*interleavings(12), Interleaving.random(5, resident=8)], ids=str)
 def test_who_polls_rests_until_somebody_writes(interleaving):
-    """Else the CTAs that look would run as often as the one that works: with many of them nothing gets done."""
+    """Otherwise polling CTAs would run as often as the one that works, and many of them would stall it."""
     flag, out = np.zeros(1, np.uint32), np.zeros(8, np.uint32)
     report = launch(FLAG, 8, 1, [flag, out], interleaving=interleaving)
     assert (out[1:] == 1000).all()
-    # The count itself takes 3000; a turn of a scheduler may last a few hundred before it comes to rest.
+    # The count itself takes 3000; before a CTA rests, its turn may last a few hundred.
     assert report.instructions < 3100 + 7 * 600
 
 
-# Lane 0 of CTA 0 looks for a flag of CTA 1, which looks by an atomic for one that lane 1 sets after a count.
+# Lane 0 of CTA 0 polls a flag of CTA 1; CTA 1 polls, by an atomic, one that lane 1 sets after a count.
 BESIDE_A_POLLER = simple(
     """
 mov.u32 %r1, %ctaid.x;
@@ -193,7 +193,6 @@ def test_grid_barrier_beyond_the_resident_limit_is_reported():
         launch(GRID_BARRIER, 8, 1, [x, count, out], interleaving=Interleaving("random", 1, max_resident=4))
 
 
-# ---------------------------------------------------------------------------------------------- clusters
 # Every CTA of a cluster of four writes into its right neighbour's shared memory and signals its mbarrier.
 RING = simple(
     """
@@ -253,11 +252,13 @@ def test_cluster_ring():
 @pytest.mark.parametrize(
     ("old", "new", "codes"),
     [
-        ("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nadd", "add", {"mbarrier-uninitialised", "race"}),
+        ("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nadd", "add",
+         {"mbarrier-uninitialised", "race"}),
         (".shared::cluster.b64 _, [%r8]", ".shared::cluster.b64 _, [%r5]", {"race", "uninit-memory"}),
         ("[%r5], 32;", "[%r5], 33;", {"deadlock"}),
         ("@!%p2 bra WAIT;", "", {"race", "uninit-memory", "dsmem-after-exit"}),
-        ("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nadd", "barrier.cluster.arrive.aligned;\nadd",
+        ("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nadd",
+         "barrier.cluster.arrive.aligned;\nadd",
          {"mbarrier-uninitialised", "race", "cluster-barrier-twice"}),
     ],
     ids=["no-barrier", "wrong-barrier", "wrong-count", "no-mbarrier-wait", "no-cluster-wait"],
@@ -270,7 +271,7 @@ def test_cluster_bugs_are_caught(old, new, codes):
     assert seen & codes, seen
 
 
-# The same with asynchronous stores, and a start barrier that carries only what fence.mbarrier_init released.
+# The same with asynchronous stores, and a start barrier that only orders what fence.mbarrier_init released.
 ASYNC_RING = (
     RING.replace("[%r5], 32;", "[%r5], 1;")
     .replace("barrier.cluster.arrive.aligned;", "barrier.cluster.arrive.relaxed.aligned;", 1)
@@ -285,7 +286,8 @@ START = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\
 
 @pytest.mark.parametrize("drop", ["", "fence.mbarrier_init.release.cluster;\n", START])
 def test_the_initialisation_of_an_mbarrier_is_ordered_before_its_use(drop):
-    """Whoever stores through another CTA's mbarrier must know that it was initialised, in whatever order it happened."""
+    """A store through another CTA's mbarrier must be ordered after its initialisation,
+    in every interleaving."""
     assert drop in ASYNC_RING and "st.async" in ASYNC_RING
     for s in interleavings(20):
         report, _ = run_ring(ASYNC_RING.replace(drop, ""), s, "report")
@@ -297,7 +299,7 @@ def test_the_initialisation_of_an_mbarrier_is_ordered_before_its_use(drop):
 
 
 def read_then_written(first, second):
-    """CTA 0 loads with one instruction, then CTA 1, which nothing orders after it, stores with the other."""
+    """CTA 0 loads with one instruction; CTA 1 stores with the other, later, but unordered."""
     return simple(
         f"""
 mov.u32 %r1, %ctaid.x; setp.ne.u32 %p1, %r1, 0; ld.param.u64 %d1, [p0]; mov.u16 %h1, 7; mov.u32 %r2, 7;

@@ -1,4 +1,5 @@
-"""Tensor copies of im2col mode: every element of every column against a convolution, stores, edges, and what is refused."""
+"""Tensor copies in im2col mode: every element of every column against a convolution, stores, edges,
+and refusals."""
 
 from __future__ import annotations
 
@@ -26,10 +27,13 @@ from .test_tma import HEAD, swizzled
 
 
 def load_kernel(dims: int, nbytes: int, target: str = "sm_90a", multicast: bool = False) -> str:
-    """Load one column of pixels to dynamic shared memory and copy that to p1."""
+    """Load one column of pixels to dynamic shared memory and copy it to p1."""
     coordinates = "".join(f"ld.param.u32 %r{20 + i}, [c{i}];\n" for i in range(dims))
     offsets = "".join(f"ld.param.u16 %h{1 + i}, [o{i}];\n" for i in range(dims - 2))
-    at, moved = (", ".join(names) for names in ([f"%r{20 + i}" for i in range(dims)], [f"%h{1 + i}" for i in range(dims - 2)]))  # fmt: skip
+    at, moved = (
+        ", ".join(names)
+        for names in ([f"%r{20 + i}" for i in range(dims)], [f"%h{1 + i}" for i in range(dims - 2)])
+    )
     cast, mask = (".multicast::cluster", ", %h15") if multicast else ("", "")
     return simple(
         f"""
@@ -41,7 +45,8 @@ setp.ne.u32 %p1, %r1, 0;
 @%p1 bra READY;
 mbarrier.init.shared::cta.b64 [%r3], 1;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], {nbytes};
-cp.async.bulk.tensor.{dims}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes{cast} [%r2], [%d1, {{{at}}}], [%r3], {{{moved}}}{mask};
+cp.async.bulk.tensor.{dims}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes{cast} [%r2], [%d1, \
+{{{at}}}], [%r3], {{{moved}}}{mask};
 READY:
 bar.sync 0;
 WAIT:
@@ -64,7 +69,7 @@ add.u32 %r4, %r4, 128; setp.lt.u32 %p3, %r4, {nbytes};
 
 
 def load(tensor_map: TensorMap, coordinates, offsets, itemsize: int = 2, **kernel) -> np.ndarray:
-    """The bytes of a column, as they lie in shared memory."""
+    """The bytes of a column, in the order of shared memory."""
     out = np.zeros(math.prod(tensor_map.box) * itemsize, np.uint8)
     ptx = load_kernel(len(coordinates), out.size, **kernel)
     launch(ptx, 1, 32, [tensor_map, out, *coordinates, *offsets], dynamic_smem=out.size)
@@ -93,8 +98,11 @@ def test_columns_make_a_convolution(name: str) -> None:
     outputs = list(itertools.product(range(shape[0]), *map(range, sizes)))
 
     def at(output, tap):
-        """Where a tap of the filter at an output stands in its image."""
-        return [o * s - p + t * d for o, s, p, t, d in zip(output[1:], stride, padding, tap, dilation, strict=True)]  # fmt: skip
+        """The place in the image of a filter's tap at an output."""
+        return [
+            o * s - p + t * d
+            for o, s, p, t, d in zip(output[1:], stride, padding, tap, dilation, strict=True)
+        ]
 
     def pixel(image: int, where) -> np.ndarray:
         inside = all(0 <= k < n for k, n in zip(where, spatial, strict=True))
@@ -117,23 +125,27 @@ def test_columns_make_a_convolution(name: str) -> None:
             base = at(outputs[first], [0] * len(taps))
             column = load(tensor_map, [c, *reversed(base), image], offsets).view(np.float16)
             column = column.reshape(pixels, channels)
-            expect = np.zeros_like(column)  # beyond the last image, and beyond the last channel
+            expect = np.zeros_like(column)  # past the last image, and past the last channel
             for i, output in enumerate(outputs[first : first + pixels]):
                 part = pixel(output[0], at(output, tap))[c : c + channels]
                 expect[i, : len(part)] = part
             assert (column == expect).all(), (tap, first, c)
             if c < shape[-1]:
                 rows = column[: len(outputs) - first]
-                found[first : first + len(rows)] += rows.astype(np.float32) @ filters[(slice(None), *tap, slice(c, c + channels))].T  # fmt: skip
+                found[first : first + len(rows)] += (
+                    rows.astype(np.float32) @ filters[(slice(None), *tap, slice(c, c + channels))].T
+                )
     direct = [
-        sum(filters[(slice(None), *tap)] @ pixel(o[0], at(o, tap)).astype(np.float32) for tap in itertools.product(*map(range, taps)))
+        sum(filters[(slice(None), *tap)] @ pixel(o[0],
+            at(o, tap)).astype(np.float32) for tap in itertools.product(*map(range, taps)))
         for o in outputs
     ]  # fmt: skip
     assert (found == np.array(direct)).all()
 
 
 def test_a_column_begins_anywhere_in_the_box() -> None:
-    """The sizes of PTX ISA's examples 1 and 2 of im2col mode: images of 9 x 14 pixels, columns of 64, offsets of 0 and 2."""
+    """The sizes of PTX ISA's examples 1 and 2 of im2col mode: 9 x 14 pixels, columns of 64,
+    offsets of 0 and 2."""
     x = np.arange(2 * 14 * 9 * 16, dtype=np.uint16).reshape(2, 14, 9, 16) + 1
     for low, high, offset in ((-1, -1, 0), (0, -2, 2)):
         column = TensorMap(x, (8, 64), im2col=Im2col([low] * 2, [high] * 2))
@@ -160,7 +172,7 @@ def test_swizzles(swizzle: str, channels: int) -> None:
     out = np.zeros(expect.size, np.uint8)
     tensor_map = TensorMap(X, (channels, 16), swizzle, im2col=WALK)
     ptx = load_kernel(4, out.size).replace(f"_, [%r3], {out.size};", f"_, [%r3], {plain.size};")
-    if plain.size < out.size:  # the padding of a row is not written, and not read either
+    if plain.size < out.size:  # the padding of a row is neither written nor read
         with pytest.raises(EmulatorError, match="uninit"):
             launch(ptx, 1, 32, [tensor_map, out, 0, 2, 1, 0, 1, 0], dynamic_smem=out.size)
         return
@@ -203,16 +215,20 @@ DONE:
 
 @pytest.mark.parametrize("reduce", [False, True])
 def test_a_store_goes_through_the_box_too(reduce: bool) -> None:
-    """32 pixels of four channels from channel 4, column 2 and row 1 on; the box leaves out the last column and row."""
+    """32 pixels of four channels from channel 4, column 2 and row 1 on;
+    the box excludes the last column and row."""
     y = np.full((2, 4, 5, 8), 7, np.uint32)
     text = STORE
     if reduce:
-        text = STORE.replace("cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs", "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.im2col_no_offs")  # fmt: skip
+        text = STORE.replace(
+            "cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs",
+            "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.im2col_no_offs",
+        )
     launch(text, 1, 32, [TensorMap(y, (4, 32), im2col=Im2col((0, 0), (-1, -1)))], dynamic_smem=512, cluster=1)
     expect = np.full_like(y, 7)
     stored = np.arange(1, 129, dtype=np.uint32).reshape(32, 4)
     box = [(n, h, w) for n in range(2) for h in range(3) for w in range(4)]
-    for place, row in zip(box[box.index((0, 1, 2)) :], stored, strict=False):  # what is left lies outside
+    for place, row in zip(box[box.index((0, 1, 2)) :], stored, strict=False):  # the rest is outside
         expect[(*place, slice(4, 8))] = row + 7 * reduce
     assert (y == expect).all()
 
@@ -222,7 +238,6 @@ def test_the_assembler_takes_the_kernels(tmp_path: Path) -> None:
         assembles(text, tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ refused
 @pytest.mark.parametrize(
     ("coordinates", "offsets", "message"),
     [
@@ -249,9 +264,12 @@ def test_a_map_and_a_copy_of_other_modes() -> None:
 
 
 def test_a_map_that_the_kernel_copied() -> None:
-    """Its bytes say no more than what it is."""
+    """Reading its bytes is allowed, but gives no encoding."""
     text = load_kernel(4, 64)
-    read = "ld.param.b64 %d5, [tm]; ld.param.b64 %d6, [tm+8]; ld.param.u64 %d7, [p1]; st.global.v2.b64 [%d7], {%d5, %d6};"
+    read = (
+        "ld.param.b64 %d5, [tm]; ld.param.b64 %d6, [tm+8]; ld.param.u64 %d7, [p1]; "
+        "st.global.v2.b64 [%d7], {%d5, %d6};"
+    )
     text = text.replace("cvta.param.u64 %d1, %d1;", f"cvta.param.u64 %d1, %d1; {read} mov.u64 %d1, %d7;")
     args = [TensorMap(X, (8, 4), im2col=WALK), np.zeros(128, np.uint8), 0, 0, 0, 0, 0, 0]
     with pytest.raises(EmulatorError, match="a copy of an im2col map"):
@@ -296,9 +314,18 @@ def test_maps_that_the_driver_would_refuse(fields: dict, message: str) -> None:
 
 
 def test_a_descriptor_says_what_the_call_says() -> None:
-    """It is found in raw parameters, and the copy by it is that of a TensorMap."""
+    """It is found in raw parameters, and its copy is that of a TensorMap."""
     strides = tuple(reversed(X.strides))[1:]
-    d = Descriptor(X.ctypes.data, 1, tuple(reversed(X.shape)), strides, (8, 12), (1, 2, 1, 1), lower=(-1, 0), upper=(0, -1))  # fmt: skip
+    d = Descriptor(
+        X.ctypes.data,
+        1,
+        tuple(reversed(X.shape)),
+        strides,
+        (8, 12),
+        (1, 2, 1, 1),
+        lower=(-1, 0),
+        upper=(0, -1),
+    )
     assert Descriptor.decode(d.encode()) == d
     out = np.zeros(192, np.uint8)
     numbers = [n.to_bytes(4, "little") for n in (16, 1, 2, 0)] + [n.to_bytes(2, "little") for n in (0, 1)]

@@ -1,4 +1,5 @@
-"""What hostile and malformed programs and launches end in: a typed error or a finding, never a crash or a false ok."""
+"""Outcomes of hostile and malformed programs and launches: a typed error or a finding,
+never a crash or a false ok."""
 
 import importlib
 import pickle
@@ -23,14 +24,16 @@ from dsl_kernels.errors import DslKernelError
 
 from .kernels import REDUCE, elementwise, simple
 
-COUNT = "ld.param.u64 %d1, [p0]; mov.u32 %r1, 0;\nLOOP: add.u32 %r1, %r1, 1; st.relaxed.gpu.global.u32 [%d1], %r1; bra LOOP;"
+COUNT = (
+    "ld.param.u64 %d1, [p0]; mov.u32 %r1, 0;\nLOOP: add.u32 %r1, %r1, 1; "
+    "st.relaxed.gpu.global.u32 [%d1], %r1; bra LOOP;"
+)
 
 
 def codes(report):
     return {f.code for f in report.errors}
 
 
-# ------------------------------------------------------------------------------------------ errors
 def test_an_error_at_a_line_of_a_declaration_keeps_what_it_holds():
     with pytest.raises(EmulatorError) as raised:
         launch(NOISY, 1, 1, [np.zeros(4, np.uint32)])
@@ -45,7 +48,6 @@ def test_an_error_at_a_line_of_a_declaration_keeps_what_it_holds():
     assert str(call).startswith("program.py:7: row: error[SCRIPT_UNSUPPORTED] cuThing: expected")
 
 
-# ------------------------------------------------------------------------------------------ findings
 # Eight warnings (divisions by zero), then an error: a load outside the array.
 NOISY = simple(
     "mov.u32 %r1, 0;\n"
@@ -85,9 +87,9 @@ def test_an_error_travels_between_processes():
     assert again.finding == raised.value.finding and again.code == "EMULATOR"
 
 
-# ------------------------------------------------------------------------------------------ memory
 LOCAL = simple(
-    ".local .align 16 .b8 depot[64];\nmov.u32 %r1, 1; mov.u64 %d1, depot; cvta.local.u64 %d2, %d1; ld.param.u64 %d3, [p0];\n@",
+    ".local .align 16 .b8 depot[64];\nmov.u32 %r1, 1; mov.u64 %d1, depot; cvta.local.u64 %d2, %d1; "
+    "ld.param.u64 %d3, [p0];\n@",
 )
 
 
@@ -120,7 +122,7 @@ def test_every_access_is_checked(access, code):
 
 
 def test_tensor_memory_is_checked():
-    """Lanes and columns that a register brings, in the operands of a matrix instruction and of copies."""
+    """Lanes and columns from a register, in the operands of a matrix instruction and of copies."""
     from .kernels import TMEM_A, run_tmem_a
 
     for old, new, code in [
@@ -160,7 +162,8 @@ def test_a_box_larger_than_shared_memory_is_not_enumerated():
 .shared .align 8 .b8 bar[8];
 mov.u32 %r1, buf; mov.u32 %r2, bar; mov.u32 %r3, 0; mov.u64 %d1, p0; cvta.param.u64 %d1, %d1;
 mbarrier.init.shared.b64 [%r2], 1;
-cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%d1, {%r3, %r3, %r3, %r3, %r3}], [%r2];
+cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%d1, {%r3, %r3, \
+%r3, %r3, %r3}], [%r2];
 """,
         ".param .align 64 .b8 p0[128]",
     )
@@ -168,7 +171,6 @@ cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
     assert codes(report) == {"out-of-bounds-shared"}
 
 
-# ------------------------------------------------------------------------------------------ launches
 @pytest.mark.parametrize(
     ("change", "error", "why"),
     [
@@ -208,7 +210,9 @@ def test_launches_that_cannot_be_are_refused(change, error, why):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"seed": 1 << 64}, {"seed": 10**5000}, {"seed": 1.5}, {"resident": 0}, {"slow_warp": 99}, {"choices": (-1,)}, {"async_policy": "never"}]
+    "fields",
+    [{"seed": 1 << 64}, {"seed": 10**5000}, {"seed": 1.5}, {"resident": 0}, {"slow_warp": 99},
+     {"choices": (-1,)}, {"async_policy": "never"}]
 )  # fmt: skip
 def test_schedules_are_checked(fields):
     with pytest.raises(LaunchError):
@@ -217,7 +221,8 @@ def test_schedules_are_checked(fields):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"dims": ("x",)}, {"dims": (10**5000,)}, {"offset": 10**5000}, {"dims": (1 << 40,)}, {"box": (1.5,)}, {"dtype": "pred"}, {"dtype": "none"}, {"offset": 1 << 70}],
+    [{"dims": ("x",)}, {"dims": (10**5000,)}, {"offset": 10**5000}, {"dims": (1 << 40,)}, {"box": (1.5,)},
+     {"dtype": "pred"}, {"dtype": "none"}, {"offset": 1 << 70}],
 )  # fmt: skip
 def test_tensor_maps_are_checked(fields):
     with pytest.raises(LaunchError):
@@ -229,7 +234,6 @@ def test_tensor_maps_are_checked(fields):
         )
 
 
-# ------------------------------------------------------------------------------------------ endless loops
 def test_an_endless_loop_ends_by_default(monkeypatch):
     monkeypatch.setattr(importlib.import_module("dsl_kernels.emulator.launch"), "INSTRUCTIONS_PER_CTA", 5000)
     x = np.zeros(1, np.uint32)
@@ -238,20 +242,31 @@ def test_an_endless_loop_ends_by_default(monkeypatch):
     assert raised.value.finding.code == "instruction-limit"
     assert 1000 < x[0] < 5000
     ends = COUNT.replace("bra LOOP;", "setp.lt.u32 %p1, %r1, 900; @%p1 bra LOOP;")
-    launch(simple(ends), 3, 1, [x])  # of the CTA, not of the grid
+    launch(simple(ends), 3, 1, [x])  # the limit is per CTA, not per grid
     with pytest.raises(EmulatorError, match="more than 700 warp"):
         launch(simple(COUNT), 1, 1, [x], instruction_limit=700)
-    launch(simple(COUNT.replace("bra LOOP;", "setp.lt.u32 %p1, %r1, 9000; @%p1 bra LOOP;")), 1, 1, [x], instruction_limit=0)  # fmt: skip
+    launch(
+        simple(COUNT.replace("bra LOOP;", "setp.lt.u32 %p1, %r1, 9000; @%p1 bra LOOP;")),
+        1,
+        1,
+        [x],
+        instruction_limit=0,
+    )
 
 
-# ------------------------------------------------------------------------------------------ text
 def test_nested_blocks_are_looked_through_once(monkeypatch):
-    """However deep blocks are nested, the text is searched once, and a name is found without a walk outwards."""
+    """However deeply blocks are nested, the text is scanned once,
+    and a name is found without walking outwards."""
     searched, walked = [], []
     find = parser._Parser.find_labels
     monkeypatch.setattr(parser._Parser, "find_labels", lambda self: searched.append(0) or find(self))
     monkeypatch.setattr(parser._Parser, "matching_brace", lambda self, start: searched.append(start))
-    monkeypatch.setattr(parser._Registers, "hidden", property(lambda self: walked.append(0), lambda self, x: None), raising=False)  # fmt: skip
+    monkeypatch.setattr(
+        parser._Registers,
+        "hidden",
+        property(lambda self: walked.append(0), lambda self, x: None),
+        raising=False,
+    )
     levels = "{ .reg .b32 %r<1>;\n.reg .b32 one;\nL: mov.b32 %r0, one; mov.b32 %d1, %d2; bra L;\n"
     program = parser.parse(simple("mov.b32 %r63, %r0;" + levels * 5000 + "}" * 5000)).entries["k"]
     assert len(program.body) == 2 + 3 * 5000 and len(program.labels) == 5000
@@ -269,7 +284,7 @@ mov.b32 %r0, %r1; bra L; L: ret;
 """
     entry = parser.parse(simple(text)).entries["k"]
     sources = [(s.operands[1].slot, s.operands[1].name) for s in entry.body if s.opcode == "mov.b32"]
-    outer = {name: slot for slot, name in sources}["%r2"] - 2  # of the kernel's own %r0
+    outer = {name: slot for slot, name in sources}["%r2"] - 2  # the slot of the kernel's own %r0
     slots = [slot for slot, _ in sources]
     inner = slots[0]
     assert slots == [inner, outer + 2, inner + 2, inner + 3 + 2, outer + 13, inner, outer + 1]
@@ -289,7 +304,6 @@ def test_a_guard_is_a_predicate(guard):
         launch(simple(f"{guard} mov.u32 %r2, 1;"), 1, 1, [None])
 
 
-# ------------------------------------------------------------------------------------------ operands
 @pytest.mark.parametrize(
     "body",
     [
@@ -310,8 +324,10 @@ def test_a_guard_is_a_predicate(guard):
         "red.global.add.u32 [%d1], {%r1, %r2};",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.pred [%d1], [%r1], 16;",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.b128 [%d1], [%r1], 16;",
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4, %r5, %r6}, {%r1, %r2}, {%f1, %f2, %f3, %f4};",
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, 4}, {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%f1, %f2, %f3, %f4};",
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4, "
+        "%r5, %r6}, {%r1, %r2}, {%f1, %f2, %f3, %f4};",
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, 4}, {%r1, %r2, %r3, %r4}, "
+        "{%r1, %r2}, {%f1, %f2, %f3, %f4};",
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, 7}, %d1, %d2, 1, 1, 1, 0, 0;",
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2}, %d1, %d2, 1, 1, 1, 0, 0;",
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16;",

@@ -1,4 +1,4 @@
-"""Formats of 4, 6 and 8 bits, and registers of 128: against tables of every value that a format has."""
+"""Formats of 4, 6 and 8 bits, and 128-bit registers, against tables of all values of a format."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ FORMATS = {"e2m1": (2, 1), "e2m3": (2, 3), "e3m2": (3, 2), "e4m3": (4, 3), "e5m2
 
 
 def table(fmt: str) -> np.ndarray:
-    """The value of every code without its sign, in order; what is no number is left out."""
+    """The values of the codes without a sign, in order; codes that are not numbers are left out."""
     exponent, fraction = FORMATS[fmt]
     codes = np.arange(1 << (exponent + fraction))
     e, m = codes >> fraction, codes & ((1 << fraction) - 1)
@@ -24,7 +24,7 @@ def table(fmt: str) -> np.ndarray:
 
 
 def nearest(fmt: str, x: np.ndarray) -> np.ndarray:
-    """Codes of numbers, rounded to the nearest, a tie to the even code, too large ones to the largest."""
+    """Codes of numbers, rounded to nearest even, saturating."""
     values = table(fmt)
     distance = np.abs(np.minimum(np.abs(x.astype(np.float64)), values[-1])[:, None] - values)
     best = distance.min(1, keepdims=True)
@@ -34,7 +34,7 @@ def nearest(fmt: str, x: np.ndarray) -> np.ndarray:
 
 
 def numbers(n: int = 512) -> np.ndarray:
-    """Every boundary between two codes of the small formats and what lies just beside it, then anything."""
+    """Every rounding boundary of the small formats, its neighbours, and arbitrary numbers."""
     points = np.concatenate([table(f) for f in ("e2m1", "e2m3", "e3m2")])
     points = np.concatenate([points, (points[1:] + points[:-1]) / 2]).astype(np.float32)
     some = np.concatenate(
@@ -57,8 +57,7 @@ def run(body: str, *arrays: np.ndarray) -> np.ndarray:
     return np.concatenate(out)
 
 
-# ------------------------------------------------------------------------------------------------ conversions
-TO = {  # format -> conversion of two values, and where their codes stand
+TO = {  # format -> conversion of two values, and the position of their codes
     "e2m1": (
         "cvt.rn.satfinite.e2m1x2.f32 %b1, %r10, %r11; mov.b16 %h1, {%b1, 0}; mov.b32 %r20, {%h1, 0};",
         4,
@@ -84,7 +83,10 @@ def test_no_number_becomes_the_largest_and_relu_drops_the_sign(fmt):
     largest = len(table(fmt)) - 1
     assert (run(body, x, x) == largest << width | largest).all()
     x = numbers()
-    assert (run(body.replace("satfinite", "satfinite.relu"), x, x) & ((1 << width) - 1) == nearest(fmt, np.where(x > 0, x, np.float32(0)))).all()  # fmt: skip
+    assert (
+        run(body.replace("satfinite", "satfinite.relu"), x, x) & ((1 << width) - 1)
+        == nearest(fmt, np.where(x > 0, x, np.float32(0)))
+    ).all()
 
 
 @pytest.mark.parametrize("fmt", TO)
@@ -103,10 +105,13 @@ def test_a_narrow_format_is_widened(fmt):
 
 
 def test_powers_of_two():
-    """ue8m0: exponents alone, rounded up or cut; 255 is no number."""
+    """ue8m0: exponents only, rounded up or truncated; 255 is not a number."""
     x = np.abs(numbers())
     x[:4] = [np.nan, np.inf, 2.0**-140, 2.0**127]
-    up, cut = (run(f"cvt.{r}.satfinite.ue8m0x2.f32 %h1, %r10, %r10; mov.b32 %r20, {{%h1, 0}};", x) & 255 for r in ("rp", "rz"))  # fmt: skip
+    up, cut = (
+        run(f"cvt.{r}.satfinite.ue8m0x2.f32 %h1, %r10, %r10; mov.b32 %r20, {{%h1, 0}};", x) & 255
+        for r in ("rp", "rz")
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = np.log2(x.astype(np.float64))
     for got, rounded in ((up, np.ceil(exponent)), (cut, np.floor(exponent))):
@@ -127,7 +132,8 @@ def test_powers_of_two():
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_four_values_are_rounded_by_random_bits(fmt):
-    """No bits cut the value; all of them round up what is not exact; a half of a unit goes up in half of the draws."""
+    """Zero bits truncate; all ones round up everything inexact;
+    half a unit rounds up in half of the draws."""
     width = 4 if fmt == "e2m1" else 8
     into = "cvt.rs.satfinite.@x4.f32 %h1, {%r10, %r11, %r12, %r13}, %r14; mov.b32 %r20, {%h1, 0};"
     into = (
@@ -144,7 +150,7 @@ def test_four_values_are_rounded_by_random_bits(fmt):
         for i, y in enumerate(v):
             code = got >> (width * (3 - i)) & ((1 << width) - 1)
             below = np.searchsorted(values, np.abs(y), side="right") - 1
-            # What is nearer to the lower value than 16 bits tell is not rounded up.
+            # A value closer to the lower neighbour than 16 bits resolve is not rounded up.
             far = np.abs(y) - values[below] >= 2.0**-15 * np.abs(y)
             expect = below + exact * far | np.signbit(y).astype(int) << sum(FORMATS[fmt])
             assert (code == expect)[far | (exact == 0)].all()
@@ -172,7 +178,6 @@ def test_other_conversions_are_refused(line):
         launch(simple(".reg .b8 %b<4>;\n" + line, "", "sm_100a"), 1, 1)
 
 
-# ------------------------------------------------------------------------------------------------ 128 bits
 WIDE = simple(
     """
 .shared .align 16 .b8 buf[512];

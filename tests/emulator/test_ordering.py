@@ -1,6 +1,7 @@
-"""What counts as ordered and as written: right programs that looked wrong, and wrong ones that looked right.
+"""What counts as ordered and as written: correct programs that looked wrong, and wrong ones that looked
+correct.
 
-Each case of a false alarm has beside it the true finding of its kind, which must stay.
+Each false alarm has a true finding of the same kind beside it, which must stay.
 """
 
 import numpy as np
@@ -27,8 +28,7 @@ def codes(body, grid=1, block=1, args=None, n=1, target="sm_90a", **kw):
     return errors, warnings
 
 
-# ------------------------------------------------------------------------------------------ bits that were written
-LOW = "mov.u16 %h1, 7; mov.b32 %r10, {%h1, %h2};\n"  # the upper half was never written
+LOW = "mov.u16 %h1, 7; mov.b32 %r10, {%h1, %h2};\n"  # the upper half is never written
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,12 @@ LOW = "mov.u16 %h1, 7; mov.b32 %r10, {%h1, %h2};\n"  # the upper half was never 
         (LOW + "setp.eq.u32 %p1, 0, 0; selp.b32 %r11, %r10, %r12, %p1; st.global.u8 [%d1], %r11;", 7),
         (LOW + "shfl.sync.idx.b32 %r11, %r10, 0, 31, 1; st.global.u8 [%d1], %r11;", 7),
         (LOW + "st.shared.u32 [%r2], %r10; ld.shared.u16 %r11, [%r2]; st.global.u32 [%d1], %r11;", 7),
-        # CUTLASS's conversion of one f32 to e4m3: the other half of the pair, then of the word, is not written.
+        # CUTLASS's conversion of one f32 to e4m3: the other half of the pair, then of the word, is not
+        # written.
         ("mov.f32 %f1, 0f3F800000; cvt.rn.satfinite.e4m3x2.f32 %h1, %f2, %f1; mov.b32 %r10, {%h1, %h2};\n"
          "cvt.u8.u32 %r11, %r10; st.global.u8 [%d1], %r11;", 0x38),
-        ("mov.u16 %h1, 0x3C00; mov.b32 %r10, {%h1, %h2}; add.f16x2 %r11, %r10, %r10; mov.b32 {%h3, %h4}, %r11;\n"
+        ("mov.u16 %h1, 0x3C00; mov.b32 %r10, {%h1, %h2}; add.f16x2 %r11, %r10, %r10; "
+         "mov.b32 {%h3, %h4}, %r11;\n"
          "st.global.u16 [%d1], %h3;", 0x4000),
     ],
 )  # fmt: skip
@@ -90,7 +92,8 @@ def test_a_value_is_written_as_far_as_its_bits_are(body, value):
         LOW + "shfl.sync.idx.b32 %r11, %r10, 0, 31, 1; st.global.u32 [%d1], %r11;",
         LOW + "st.shared.u32 [%r2], %r10; ld.shared.u32 %r11, [%r2];",
         "mov.f32 %f1, 0f3F800000; cvt.rn.satfinite.e4m3x2.f32 %h1, %f2, %f1; st.global.u16 [%d1], %h1;",
-        "mov.u16 %h1, 0x3C00; mov.b32 %r10, {%h1, %h2}; add.f16x2 %r11, %r10, %r10; mov.b32 {%h3, %h4}, %r11; st.global.u16 [%d1], %h4;",
+        "mov.u16 %h1, 0x3C00; mov.b32 %r10, {%h1, %h2}; add.f16x2 %r11, %r10, %r10; "
+        "mov.b32 {%h3, %h4}, %r11; st.global.u16 [%d1], %h4;",
     ],
 )  # fmt: skip
 def test_a_bit_that_was_not_written_is_found_where_it_matters(body):
@@ -98,15 +101,14 @@ def test_a_bit_that_was_not_written_is_found_where_it_matters(body):
     assert errors & {"uninit-register", "uninit-memory"}
 
 
-# ------------------------------------------------------------------------------------------ stores of one value
 @pytest.mark.parametrize("where", ["st.shared.u32 [%r2], %r10;", "st.global.u32 [%d1], %r10;"])
 def test_a_race_of_one_value_is_a_warning(where):
-    """PTX ISA, memory consistency model: a data race, but either store leaves the value."""
+    """PTX ISA, memory consistency model: it is a data race, but either store leaves the same value."""
     one = "mov.u32 %r10, 16777730;\n"
     assert codes(one + where, block=128, n=6) == (set(), {"same-value-race"})
     assert codes(one + where, block=128, n=6, strict_races=True)[0] == {"same-value-race"}
     assert codes("mov.u32 %r10, %tid.x; shr.u32 %r10, %r10, 5;\n" + where, block=128)[0] == {"race"}
-    # Of a wider store only a part is the same.
+    # Only a part of a wider store is the same.
     wide = where.replace(".u32", ".v2.u32").replace("%r10;", "{%r10, %r11};")
     assert codes(one + "shr.u32 %r11, %r1, 5;\n" + wide, block=128)[0] == {"race"}
 
@@ -118,8 +120,10 @@ def test_a_reader_of_a_value_that_is_stored_again_races():
     assert codes(body + read, block=64, n=4)[0] & {"race", "uninit-memory"}
 
 
-# ------------------------------------------------------------------------------------------ reductions of the copy engine
-REDUCE = "mov.u32 %r10, 3; st.shared.u32 [%r2], %r10; st.shared.u32 [%r2+4], %r10; st.shared.u32 [%r2+8], %r10; st.shared.u32 [%r2+12], %r10;\n@fence.proxy.async;\n"  # fmt: skip
+REDUCE = (
+    "mov.u32 %r10, 3; st.shared.u32 [%r2], %r10; st.shared.u32 [%r2+4], %r10; st.shared.u32 [%r2+8], %r10; "
+    "st.shared.u32 [%r2+12], %r10;\n@fence.proxy.async;\n"
+)
 ADD = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d1], [%r2], 16;\n"
 STORE = "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r2], 16;\n"
 WAIT = "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\n"
@@ -131,19 +135,19 @@ def test_reductions_of_several_ctas_are_atomic():
     fenced = REDUCE.replace("@", "")
     assert codes(fenced + ADD + WAIT, grid=4, args=lambda: [out]) == (set(), set()) and out[0] == 12
     for s in range(3):
-        # Stores of one value leave it, whichever lasts; others race.
+        # Stores of one value are harmless in any order; stores of different values race.
         assert codes(fenced + STORE + WAIT, grid=4, n=s + 1) == (set(), {"same-value-race"})
         own = fenced.replace("mov.u32 %r10, 3;", "mov.u32 %r10, %ctaid.x;")
         assert "race" in codes(own + STORE + WAIT, grid=4, n=s + 1)[0]
-        # A reduction and a plain store, or a read, of the same place are no pair of atomics; nor are two proxies.
+        # A reduction races with a plain store or read of the same place, and with an atomic of the other
+        # proxy.
         assert "race" in codes(fenced + ADD + "st.global.u32 [%d1], %r10;" + WAIT, grid=2, n=s + 1)[0]
         assert "race" in codes(fenced + ADD + "red.global.add.u32 [%d1], 1;" + WAIT, grid=2, n=s + 1)[0]
-    # Its source is read as any other.
+    # Its source is an ordinary read.
     assert "missing-proxy-fence" in codes(REDUCE.replace("@fence.proxy.async;", "") + ADD + WAIT)[0]
     assert "race" in codes(fenced + ADD + "atom.shared.add.u32 %r11, [%r2], 1;" + WAIT, n=6)[0]
 
 
-# ------------------------------------------------------------------------------------------ the word of tcgen05.alloc
 ALLOC = """
 setp.ne.u32 %p1, %r1, 0; @!%p1 mbarrier.init.shared.b64 [%r3], 1; fence.mbarrier_init.release.cluster;
 <allocation>
@@ -164,7 +168,7 @@ def test_the_word_of_an_allocation_may_be_the_target_of_a_copy():
     assert codes(body, **kw) == (set(), {"missing-proxy-fence-alloc"})
     assert codes(body, strict_fences=True, **kw)[0] == {"missing-proxy-fence-alloc"}
     assert codes(body.replace("ld.shared.u32 %r5", "fence.proxy.async; ld.shared.u32 %r5"), **kw)[1] == set()
-    # A store there needs the fence.
+    # A store to that place needs the fence.
     stored = body.replace("setp.ne", "st.shared.u32 [%r2], %r5; setp.ne")
     assert "missing-proxy-fence" in codes(stored, **kw)[0]
 
@@ -186,14 +190,15 @@ DONE:
 
 
 def test_fences_of_tensor_memory_order_across_relaxed_arrivals_and_waits():
-    """PTX ISA, tcgen05, canonical synchronization patterns: mbarrier.arrive.relaxed and try_wait.relaxed between the fences."""
+    """PTX ISA, tcgen05, canonical synchronization patterns:
+    relaxed mbarrier.arrive and try_wait between the fences."""
     kw = {"block": 64, "target": "sm_100a", "n": 6}
     assert codes(RELAXED, **kw) == (set(), set())
     for fence in ("before", "after"):
         assert codes(RELAXED.replace(f"tcgen05.fence::{fence}_thread_sync;", ""), **kw)[0] == {
             "tmem-dealloc-in-use"
         }
-    # Of other memory a relaxed pair orders nothing.
+    # A relaxed pair orders no other memory.
     stored = RELAXED.replace("setp.ne.u32 %p3", "st.shared.u32 [%r2+64], %r7; setp.ne.u32 %p3")
     stored = stored.replace("tcgen05.dealloc", "ld.shared.u32 %r8, [%r2+64];\ntcgen05.dealloc")
     assert codes(stored, **kw)[0] == {"race"}
@@ -204,9 +209,11 @@ def test_fences_of_tensor_memory_order_across_relaxed_arrivals_and_waits():
 
 
 def test_an_address_that_lanes_disagree_about_is_the_first_ones():
-    """PTX ISA, tcgen05.ld: the behavior is undefined. The run goes on, so that what comes after is checked too."""
+    """PTX ISA, tcgen05.ld: undefined behavior. The run continues with the first lane's,
+    to check what follows too."""
     body = """
-    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], 32; bar.sync 0; ld.shared.u32 %r5, [%r2]; mov.u32 %r7, 9;
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], 32; bar.sync 0; ld.shared.u32 %r5, [%r2]; \
+mov.u32 %r7, 9;
     mov.u32 %r6, %r5;
     tcgen05.st.sync.aligned.32x32b.x1.b32 [%r6], {%r7}; tcgen05.wait::st.sync.aligned;
     tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r8}, [%r5]; tcgen05.wait::ld.sync.aligned;
@@ -230,7 +237,8 @@ tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
 
 @pytest.mark.parametrize("at", range(4))
 def test_all_tcgen05_instructions_of_a_kernel_have_one_cta_group(at):
-    """PTX ISA, tcgen05: all within a kernel must specify the same value of .cta_group; so do those that no warp reaches."""
+    """PTX ISA, tcgen05: all within a kernel must specify the same .cta_group,
+    even those that no warp reaches."""
     kw = {"block": 32, "target": "sm_100a"}
     assert codes(PAIR, **kw) == (set(), set())
     parts = PAIR.split("cta_group::1")
@@ -240,7 +248,6 @@ def test_all_tcgen05_instructions_of_a_kernel_have_one_cta_group(at):
         launch(simple(BEGIN + mixed, target="sm_100a"), 1, 32, [np.zeros(64, np.uint32)])
 
 
-# ------------------------------------------------------------------------------------------ the end of a CTA
 @pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
 @pytest.mark.parametrize(
     ("end", "ordered"),
@@ -255,16 +262,17 @@ def test_all_tcgen05_instructions_of_a_kernel_have_one_cta_group(at):
     ],
 )
 def test_the_end_of_a_cta_is_ordered_after_its_stores_by_a_wait(end, ordered, early):
-    """Whether the copy happens to be done by then does not matter."""
+    """Whether the copy happens to have completed by then is irrelevant."""
     policy = Interleaving("random", seed=1, async_policy="early" if early else "late")
     ptx = simple(BEGIN + REDUCE.replace("@", "") + STORE + end)
-    report = launch(ptx, 1, 1, [np.zeros(64, np.uint32)], interleaving=policy, check="report", strict_exits=True)  # fmt: skip
+    report = launch(
+        ptx, 1, 1, [np.zeros(64, np.uint32)], interleaving=policy, check="report", strict_exits=True
+    )
     assert {f.code for f in report.findings} == (set() if ordered else {"exit-before-bulk-read"})
     if not ordered:
         assert "cp.async.bulk.global" in str(report.errors[0]), "the store is named"
 
 
-# ------------------------------------------------------------------------------------------ arrivals of a phase
 ARRIVE = """
 setp.ne.u32 %p1, %r1, 0; @%p1 bra GO;
 mbarrier.init.shared.b64 [%r3], COUNT;
@@ -276,7 +284,7 @@ WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra WAIT;
 
 @pytest.mark.parametrize("threads", [32, 128])
 def test_an_arrival_too_many_is_seen_though_nobody_waits_for_the_next_phase(threads):
-    """Which phase an arrival counts for must not depend on who comes first."""
+    """The phase for which an arrival counts must not depend on who arrives first."""
     right = ARRIVE.replace("COUNT", str(threads))
     again = right + right[right.index("mbarrier.arrive") :].replace("], 0", "], 1").replace("WAIT", "AGAIN")
     for body in (right, again):
@@ -289,7 +297,6 @@ def test_an_arrival_too_many_is_seen_though_nobody_waits_for_the_next_phase(thre
     assert "mbarrier-unordered-arrival" in codes(short, block=threads, strict_lapping=True)[0]
 
 
-# ------------------------------------------------------------------------------------------ lanes of a warp
 STEP = "shl.b32 %r4, %r1, 2; add.u32 %r5, %r2, %r4; xor.b32 %r6, %r4, 4; add.u32 %r6, %r2, %r6;\n"
 SWAP = STEP + "st.shared.u32 [%r5], %r1; @\nld.shared.u32 %r7, [%r6];\n"
 
@@ -304,8 +311,11 @@ SWAP = STEP + "st.shared.u32 [%r5], %r1; @\nld.shared.u32 %r7, [%r6];\n"
     ],
 )
 def test_lanes_that_synchronise_do_not_race(between):
-    if "0xFFFF;" in between:  # each half of the warp by itself
-        between = "setp.gt.u32 %p1, %r1, 15; @%p1 bra UPPER; bar.warp.sync 0xFFFF; bra BOTH; UPPER: bar.warp.sync 0xFFFF0000; BOTH:"  # fmt: skip
+    if "0xFFFF;" in between:  # each half of the warp on its own
+        between = (
+            "setp.gt.u32 %p1, %r1, 15; @%p1 bra UPPER; bar.warp.sync 0xFFFF; bra BOTH; "
+            "UPPER: bar.warp.sync 0xFFFF0000; BOTH:"
+        )
     zero = "@ st.shared.u32 [%r2+512], 0; bar.sync 0;".replace("@", "setp.ne.u32 %p3, %r1, 0; @!%p3")
     body = SWAP.replace("@", between)
     assert codes(zero + body, block=32, strict_races=True) == (set(), set())
@@ -315,8 +325,9 @@ def test_lanes_that_synchronise_do_not_race(between):
     "between",
     [
         "",
-        "shfl.sync.idx.b32 %r8, %r1, 0, 31, -1;",  # waits for the lanes, and orders no memory
-        "setp.gt.u32 %p1, %r1, 0; @%p1 bra REST; bar.warp.sync 1; bra BOTH; REST: bar.warp.sync 0xFFFFFFFE; BOTH:",
+        "shfl.sync.idx.b32 %r8, %r1, 0, 31, -1;",  # converges the lanes, but orders no memory
+        "setp.gt.u32 %p1, %r1, 0; @%p1 bra REST; bar.warp.sync 1; bra BOTH; "
+        "REST: bar.warp.sync 0xFFFFFFFE; BOTH:",
     ],
     ids=["removed", "shfl", "mask"],
 )
@@ -333,14 +344,19 @@ def test_lanes_race_with_what_they_overwrite():
         == set()
     )
     assert codes(swapped + "st.shared.u32 [%r5], %r7;", block=32)[1] == {"lane-race"}
-    matrix = STEP + "st.shared.u32 [%r5], %r1; @ shl.b32 %r4, %r1, 4; and.b32 %r4, %r4, 127; add.u32 %r4, %r2, %r4;\nldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r7}, [%r4];"  # fmt: skip
+    matrix = (
+        STEP + "st.shared.u32 [%r5], %r1; @ shl.b32 %r4, %r1, 4; and.b32 %r4, %r4, 127; "
+        "add.u32 %r4, %r2, %r4;\nldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r7}, [%r4];"
+    )
     assert codes(matrix.replace("@", "bar.warp.sync -1;"), block=32, strict_races=True)[0] == set()
     assert codes(matrix.replace("@", ""), block=32)[1] == {"lane-race"}
 
 
-# Warp 0 hands a word to warp 1: each lane of one stores, one lane of it arrives; one lane of the other waits, each loads.
+# Warp 0 hands a word to warp 1: all lanes of warp 0 store and one arrives; one lane of warp 1 waits and all
+# load.
 HANDED = """
-setp.ne.u32 %p1, %r1, 0; @%p1 bra SET; mbarrier.init.shared.b64 [%r3], 1; mbarrier.init.shared.b64 [%r3+8], 1; SET: bar.sync 0;
+setp.ne.u32 %p1, %r1, 0; @%p1 bra SET; mbarrier.init.shared.b64 [%r3], 1; \
+mbarrier.init.shared.b64 [%r3+8], 1; SET: bar.sync 0;
 and.b32 %r4, %r1, 31; setp.ne.u32 %p3, %r4, 0; shl.b32 %r5, %r4, 2; add.u32 %r5, %r2, %r5;
 setp.gt.u32 %p2, %r1, 31; @%p2 bra TAKE;
 st.shared.u32 [%r5], %r1;
@@ -371,7 +387,7 @@ def handed(**changed: str) -> str:
 
 def test_a_lane_that_arrives_or_waits_for_its_warp_has_met_the_others():
     assert codes(handed(), block=64, n=8, strict_races=True) == (set(), set())
-    # The lane that arrives hands on what it stored itself.
+    # The arriving lane hands over what it stored itself.
     own = handed(GIVEN="").replace("st.shared.u32 [%r5], %r1;", "@!%p3 st.shared.u32 [%r2], %r1;")
     own = own.replace("ld.shared.u32 %r7, [%r5]", "ld.shared.u32 %r7, [%r2]")
     assert codes(own, block=64, n=8, strict_races=True) == (set(), set())
@@ -388,7 +404,7 @@ def test_a_lane_that_arrives_or_waits_for_its_warp_has_met_the_others():
 def test_a_lane_that_arrives_or_waits_for_its_warp_needs_a_barrier_of_the_warp(place, said):
     body = handed(
         **{place: "shfl.sync.idx.b32 %r8, %r1, 0, 31, -1;"}
-    )  # waits for the lanes, and orders no memory
+    )  # converges the lanes, but orders no memory
     assert codes(body, block=64, n=4) == (set(), {"lane-race"})
     for s in interleavings(8):
         report = launch(
@@ -403,14 +419,18 @@ def test_a_warp_barrier_has_its_own_lanes_in_its_mask():
 
 
 BULK = """
-shl.b32 %r4, %r1, 2; add.u32 %r5, %r2, %r4; setp.ne.u32 %p3, %r1, 0; @%p3 bra SET; mbarrier.init.shared.b64 [%r3], 1; SET: bar.warp.sync -1;
+shl.b32 %r4, %r1, 2; add.u32 %r5, %r2, %r4; setp.ne.u32 %p3, %r1, 0; @%p3 bra SET; \
+mbarrier.init.shared.b64 [%r3], 1; SET: bar.warp.sync -1;
 FIRST fence.proxy.async.shared::cta; MET
 @%p3 bra JOIN;
 COPY
 JOIN: bar.warp.sync -1;
 """
 COPIES = {
-    "store": ("st.shared.u32 [%r5], %r1;", "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r2], 128; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"),
+    "store":
+        ("st.shared.u32 [%r5], %r1;",
+         "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r2], 128; cp.async.bulk.commit_group; "
+         "cp.async.bulk.wait_group 0;"),
     "load": ("st.shared.u32 [%r5], %r1; bar.warp.sync -1; ld.shared.u32 %r7, [%r5];", """
         mbarrier.arrive.expect_tx.shared.b64 _, [%r3], 128;
         cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d1], 128, [%r3];
@@ -425,7 +445,7 @@ def test_a_lane_that_issues_a_copy_for_its_warp_has_met_the_others(copy):
     ordered, missing = body.replace("MET", "bar.warp.sync -1;"), body.replace("MET", "")
     assert codes(ordered, block=32, n=6, strict_races=True, strict_exits=True) == (set(), set())
     assert "lane-race" in codes(missing, block=32, n=6)[1]
-    # A later copy of the same lane is as unordered, however often it has waited for its own.
+    # A later copy of the same lane is just as unordered, even after waiting for its own copies.
     assert codes(missing, block=32, strict_races=True)[0] == {"lane-race"}
 
 
@@ -460,8 +480,10 @@ def test_a_copy_into_what_lanes_have_read_needs_the_barrier_before_one_arrives_f
 
 
 STAGES = """
-setp.ne.u32 %p1, %r1, 0; @%p1 bra SET; mbarrier.init.shared.b64 [%r3], 32; mbarrier.init.shared.b64 [%r3+8], 32; SET: bar.sync 0;
-setp.gt.u32 %p2, %r1, 31; and.b32 %r4, %r1, 31; shl.b32 %r4, %r4, 2; add.u32 %r5, %r2, %r4; cvt.u64.u32 %d2, %r4; add.u64 %d2, %d1, %d2;
+setp.ne.u32 %p1, %r1, 0; @%p1 bra SET; mbarrier.init.shared.b64 [%r3], 32; \
+mbarrier.init.shared.b64 [%r3+8], 32; SET: bar.sync 0;
+setp.gt.u32 %p2, %r1, 31; and.b32 %r4, %r1, 31; shl.b32 %r4, %r4, 2; add.u32 %r5, %r2, %r4; \
+cvt.u64.u32 %d2, %r4; add.u64 %d2, %d1, %d2;
 @%p2 bra TAKE;
 cp.async.ca.shared.global [%r5], [%d2], 4; cp.async.mbarrier.arrive.noinc.shared.b64 [%r3];
 cp.async.ca.shared.global [%r5+128], [%d2], 4; cp.async.mbarrier.arrive.noinc.shared.b64 [%r3+8];
@@ -474,7 +496,7 @@ DONE:
 
 
 def test_an_arrival_of_cp_async_says_nothing_of_later_copies():
-    """Though no group is committed between them, and the copies are done by then."""
+    """Even if no group is committed between them, and the copies have completed by then."""
     assert codes(STAGES.replace("WHICH", "8"), block=64, n=6) == (set(), set())
     for s in interleavings(6):
         ptx = simple(BEGIN + STAGES.replace("WHICH", "0"))
@@ -482,7 +504,6 @@ def test_an_arrival_of_cp_async_says_nothing_of_later_copies():
         assert {f.code for f in report.errors} & {"race", "uninit-memory"}, s
 
 
-# ------------------------------------------------------------------------------------------ everything together
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_programs_have_no_warning_of_these_kinds(name):
     ptx, run = PROGRAMS[name]
@@ -491,7 +512,6 @@ def test_the_programs_have_no_warning_of_these_kinds(name):
         assert report.ok and right, f"{report}"
 
 
-# ------------------------------------------------------------------------------------------ refusals
 @pytest.mark.parametrize(
     "body",
     [

@@ -58,7 +58,7 @@ DONE:
 )
 
 
-# Every warp stores its first thread to one word: which one lasts depends on the order.
+# The first thread of every warp stores to one word: the order decides which value stays.
 LAST = simple(
     """
 mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 31; setp.ne.u32 %p1, %r2, 0; @%p1 bra DONE;
@@ -121,7 +121,8 @@ def test_exploration_finds_every_outcome():
     count = sum(1 for _ in explore(run, limit=500))
     assert set(outcomes) == {1, 2}
     assert count < 500, "the exploration must end by itself"
-    atomic = LOST_UPDATE.replace("ld.relaxed.gpu.global.u32 %r3, [%d1];\nadd.u32 %r3, %r3, 1;\nst.relaxed.gpu.global.u32 [%d1], %r3;",
+    atomic = LOST_UPDATE.replace("ld.relaxed.gpu.global.u32 %r3, [%d1];\nadd.u32 %r3, %r3, "
+                                 "1;\nst.relaxed.gpu.global.u32 [%d1], %r3;",
                                  "red.relaxed.gpu.global.add.u32 [%d1], 1;")  # fmt: skip
     outcomes.clear()
 
@@ -239,7 +240,8 @@ def test_counters():
 def test_bank_conflicts_are_counted():
     def conflicts(stride):
         ptx = simple(
-            f".shared .align 16 .b8 b[8192];\nmov.u32 %r1, %tid.x; mov.u32 %r2, b; mad.lo.u32 %r3, %r1, {stride}, %r2; st.shared.u32 [%r3], %r1;",
+            f".shared .align 16 .b8 b[8192];\nmov.u32 %r1, %tid.x; mov.u32 %r2, b; mad.lo.u32 %r3, %r1, "
+            f"{stride}, %r2; st.shared.u32 [%r3], %r1;",
             "",
         )
         return launch(ptx, 1, 32).stats["bank_conflicts"]
@@ -255,7 +257,8 @@ def test_schedules_are_distinct_and_reproducible():
 def test_local_memory():
     ptx = simple(
         ".local .align 8 .b8 depot[64];\nmov.u32 %r1, %tid.x; mov.u64 %d1, depot; cvta.local.u64 %d2, %d1;\n"
-        "mul.wide.u32 %d3, %r1, 4; and.b64 %d4, %d3, 60; add.u64 %d5, %d2, %d4; st.u32 [%d5], %r1; ld.u32 %r2, [%d5];\n"
+        "mul.wide.u32 %d3, %r1, 4; and.b64 %d4, %d3, 60; add.u64 %d5, %d2, %d4; st.u32 [%d5], %r1; ld.u32 "
+        "%r2, [%d5];\n"
         "ld.param.u64 %d6, [p0]; add.u64 %d6, %d6, %d3; st.global.u32 [%d6], %r2;"
     )
     out = np.zeros(32, np.uint32)
@@ -265,8 +268,10 @@ def test_local_memory():
 
 def test_module_constants():
     ptx = simple(
-        "mov.u32 %r1, %tid.x; and.b32 %r1, %r1, 3; mul.wide.u32 %d1, %r1, 4; mov.u64 %d2, table; add.u64 %d2, %d2, %d1; ld.const.u32 %r2, [%d2];\n"
-        "mov.u32 %r3, %tid.x; mul.wide.u32 %d3, %r3, 4; ld.param.u64 %d4, [p0]; add.u64 %d4, %d4, %d3; st.global.u32 [%d4], %r2;",
+        "mov.u32 %r1, %tid.x; and.b32 %r1, %r1, 3; mul.wide.u32 %d1, %r1, 4; mov.u64 %d2, table; add.u64 "
+        "%d2, %d2, %d1; ld.const.u32 %r2, [%d2];\n"
+        "mov.u32 %r3, %tid.x; mul.wide.u32 %d3, %r3, 4; ld.param.u64 %d4, [p0]; add.u64 %d4, %d4, %d3; "
+        "st.global.u32 [%d4], %r2;",
         head=".const .align 4 .b32 table[4] = {10, 20, 30, 40};\n",
     )
     out = np.zeros(8, np.uint32)
@@ -293,7 +298,8 @@ def test_signed_loads_fill_wider_registers():
 
 
 REGISTERS = simple(
-    "mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, 128; @%p1 bra GIVE; setmaxnreg.inc.sync.aligned.u32 @UP@; bra OUT;\n"
+    "mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, 128; @%p1 bra GIVE; setmaxnreg.inc.sync.aligned.u32 @UP@; "
+    "bra OUT;\n"
     "GIVE: setmaxnreg.dec.sync.aligned.u32 40;\nOUT:",
     "",
     threads=256,
@@ -320,7 +326,8 @@ mov.u32 %r1, %ctaid.x; mov.u32 %r2, answer; mov.u32 %r3, bar; mov.u32 %r4, 0; mo
 mbarrier.init.shared::cta.b64 [%r3], 1;
 fence.mbarrier_init.release.cluster;
 AGAIN:
-mul.wide.u32 %d1, %r1, 4; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1; add.u32 %r10, %r9, 1; st.global.u32 [%d2], %r10;
+mul.wide.u32 %d1, %r1, 4; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1; add.u32 %r10, %r9, 1; \
+st.global.u32 [%d2], %r10;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 16;
 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r2], [%r3];
 WAIT:

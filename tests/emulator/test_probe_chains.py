@@ -1,4 +1,4 @@
-"""Chains of known length between marks of probes: their results, and what the emulator's clock says of them."""
+"""Chains of known length between marks of probes: their results, and their ticks on the emulator's clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.compile, pytest.mark.emulator]
 
 @pytest.fixture(scope="module")
 def sums(tmp_path_factory) -> list[int]:
-    """Ticks of the first warp by region, of a launch whose results were right."""
+    """Ticks of the first warp by region, from a launch with right results."""
     try:
         nvcc = toolkit.nvcc()
     except ToolchainError as error:

@@ -1,4 +1,4 @@
-"""The hand-written programs are right, and raise no alarm, under every interleaving; ptxas accepts them."""
+"""The hand-written programs are right, without findings, under every interleaving; ptxas accepts them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Public programs are right, and have no error but those that a clause explains: on request, with EMULATOR_TESTS_PUBLIC=1."""
+"""Public programs are right, with no errors but explained ones: on request, with EMULATOR_TESTS_PUBLIC=1."""
 
 import os
 

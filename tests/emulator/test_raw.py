@@ -1,4 +1,5 @@
-"""Launches of bytes: descriptors in structures and in memory, preset addresses, a kernel that nvcc compiled."""
+"""Launches with raw bytes: descriptors in structures and in memory, preset addresses,
+a kernel compiled by nvcc."""
 
 import ctypes
 import struct
@@ -32,7 +33,8 @@ setp.ne.u32 %p1, %r1, 0;
 @%p1 bra READY;
 mbarrier.init.shared::cta.b64 [%r3], 1;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 2048;
-cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r2], [%d1, {{0, 0}}], [%r3];
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r2], [%d1, {{0, 0}}], \
+[%r3];
 READY:
 bar.sync 0;
 WAIT:
@@ -51,7 +53,7 @@ setp.lt.u32 %p3, %r4, 2048;
 @%p3 bra LOOP;
 """
 HEAD = ".extern .shared .align 1024 .b8 dyn[];\n"
-# The descriptor stands behind a pointer and a number, as in a C++ structure with a CUtensorMap among its members.
+# The descriptor follows a pointer and a number, as in a C++ structure with a CUtensorMap member.
 IN_STRUCT = simple(
     LOAD.format(address="mov.b64 %d1, s; cvta.param.u64 %d1, %d1; add.u64 %d1, %d1, 64;", out="s"),
     ".param .align 64 .b8 s[256]",
@@ -109,7 +111,7 @@ def test_a_descriptor_in_global_memory_is_found():
     memory = [Region(out), Region(x), Region(holder)]
     launch(IN_MEMORY, 1, 32, RawArguments(pointers, memory), dynamic_smem=BYTES)
     np.testing.assert_array_equal(out, x.ravel())
-    # Kernels write the hardware's bits there themselves.
+    # Kernels may write the hardware's encoding there themselves.
     out[:] = 0
     holder[at : at + 64] = hardware_bits(x, 7, 32)
     launch(IN_MEMORY, 1, 32, RawArguments(pointers, memory), dynamic_smem=BYTES)
@@ -138,12 +140,12 @@ def test_the_bits_of_the_hardware_are_understood(kind, columns):
     params = struct.pack("<Q", out.ctypes.data).ljust(64, b"\0") + bytes(raw).ljust(128, b"\0")
     launch(IN_STRUCT, 1, 32, RawArguments(params, [Region(out), Region(x)]), dynamic_smem=BYTES)
     np.testing.assert_array_equal(out, x.ravel())
-    with pytest.raises(EmulatorError, match="no tensor map was passed"):  # of memory that the launch has not
+    with pytest.raises(EmulatorError, match="no tensor map was passed"):  # in memory that the launch lacks
         launch(IN_STRUCT, 1, 32, RawArguments(params, [Region(out)]), dynamic_smem=BYTES)
 
 
 def test_coordinates_of_packed_elements_count_elements():
-    """Sixteen bytes into rows of 128, of which the last box ends outside."""
+    """Sixteen bytes into rows of 128; the last box ends outside."""
     x, out = np.arange(16 * 128, dtype=np.uint8).reshape(16, 128), np.zeros(512, np.float32)
     text = IN_STRUCT.replace("{0, 0}", "{32, 0}")
     tensor_map = TensorMap(x, (256, 16), dims=(256, 16), strides=(128,), dtype="e2m1")
@@ -235,7 +237,7 @@ extern "C" __global__ void scale(const Job job) {
 
 @pytest.mark.compile
 def test_a_kernel_of_nvcc_with_a_structure(tmp_path):
-    """What docs/emulator.md shows: a structure of ctypes with this process's own addresses."""
+    """The example of docs/emulator_runs.md: a ctypes structure with this process's own addresses."""
     try:
         toolkit.nvcc()
     except ToolchainError as error:

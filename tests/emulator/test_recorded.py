@@ -1,4 +1,4 @@
-"""What a GPU wrote for the probes, recorded as digests, is what the emulator writes: bit for bit, on every machine."""
+"""The emulator writes what a GPU wrote for the probes, recorded as digests: bit for bit, on every machine."""
 
 import json
 from collections import defaultdict
@@ -17,7 +17,7 @@ RESULTS = json.loads(RECORDED.read_text())["probes"]
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_emulator_agrees_with_the_recording(group):
-    """A probe that was changed since needs a new recording: see docs/emulator.md."""
+    """A probe that has changed since needs a new recording: see docs/emulator_evidence.md."""
     for p in GROUPS[group]:
         kept = RESULTS.get(p.name)
         if kept is None:

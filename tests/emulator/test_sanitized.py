@@ -1,7 +1,7 @@
-"""The compiled core under AddressSanitizer and UndefinedBehaviorSanitizer: on request, with EMULATOR_TESTS_SANITIZED=1.
+"""The compiled core under AddressSanitizer and UndefinedBehaviorSanitizer: with EMULATOR_TESTS_SANITIZED=1.
 
-The tests of this folder and some hundred mutants of PTX run in a process of their own, with a core that ends it at the
-first bad access or undefined operation. Compiling that core takes a minute, running it a few more.
+The tests of this folder and about a hundred mutants of PTX run in a process of their own, which the core ends
+at the first bad access or undefined operation. Compiling that core takes a minute, running it a few more.
 """
 
 import os
@@ -16,12 +16,14 @@ RUN = """
 import sys
 import pytest
 from dsl_kernels.emulator import build
-build.FLAGS = (*(flag for flag in build.FLAGS if flag != "-O2"), "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+build.FLAGS = (*(flag for flag in build.FLAGS if flag != "-O2"), "-O1", "-g", "-fno-omit-frame-pointer", \
+"-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 from tests.fuzz.ptx import fuzz_ptx
 counts = fuzz_ptx(600, 1)
 assert not counts.untyped, counts.examples
 skipped = ["test_build.py", "test_sanitized.py", "test_plugin.py", "public"]
-sys.exit(pytest.main(["tests/emulator", "-q", "-s", "-p", "no:faulthandler", *(f"--ignore=tests/emulator/{name}" for name in skipped)]))
+sys.exit(pytest.main(["tests/emulator", "-q", "-s", "-p", "no:faulthandler", \
+*(f"--ignore=tests/emulator/{name}" for name in skipped)]))
 """
 
 
@@ -41,7 +43,7 @@ def test_the_core_does_nothing_undefined():
     env = {
         **os.environ,
         "LD_PRELOAD": " ".join(libraries),
-        "ASAN_OPTIONS": "detect_leaks=0",  # Python's own
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python leaks
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONPATH": str(ROOT),
     }

@@ -1,4 +1,4 @@
-"""Programs checked with their own mains: memory, streams, graphs and launches by the driver's calls, and the command."""
+"""Programs checked with their own mains: memory, streams, graphs, driver launches, and the command."""
 
 import ctypes
 import json
@@ -107,7 +107,7 @@ def test_a_program_of_the_drivers_c_interface():
 
 
 def test_the_result_of_every_interleaving_starts_from_the_same_memory():
-    """The kernel doubles in place: without the restoring of memory the second interleaving would give four times."""
+    """The kernel doubles in place: if memory were not restored, the second interleaving would quadruple."""
     with emulated(interleavings=6) as session:
         program = Program()
         program.launch()
@@ -135,7 +135,7 @@ def test_only_the_devices_memory_may_be_touched():
         program.pointer = ctypes.c_uint64(host.ctypes.data)
         program.launch()
     assert not session.ok
-    with emulated(), pytest.raises(EmulatorError, match="out-of-bounds-global"):  # freed
+    with emulated(), pytest.raises(EmulatorError, match="out-of-bounds-global"):  # after it was freed
         program = Program()
         assert not program.cuda.cuMemFree_v2(program.pointer)
         program.launch()
@@ -304,7 +304,7 @@ def test_torchs_device_is_told_apart_from_the_host():
 
 
 def test_torchs_tensors_lie_where_the_gpus_allocator_would_put_them():
-    """A tensor map in memory needs 128 bytes of alignment, where torch's CPU allocator gives 64."""
+    """A tensor map in memory needs 128-byte alignment, but torch's CPU allocator aligns to 64."""
     with emulated("sm_90a"):
         host, back = torch.arange(7), torch.zeros(5)
         seen = back.numpy()
@@ -326,7 +326,7 @@ def test_torchs_tensors_lie_where_the_gpus_allocator_would_put_them():
         torch.testing.assert_close(made[4].log().detach(), leaf.detach())
         made[4].sum().backward()
         torch.testing.assert_close(leaf.grad, made[4].detach())
-        # Views stay views, and what shares the host's memory does so still.
+        # Views stay views, and tensors that share the host's memory still do.
         row = made[0][1:]
         assert row.data_ptr() - made[0].data_ptr() == 20
         back.copy_(leaf.detach())
@@ -334,7 +334,8 @@ def test_torchs_tensors_lie_where_the_gpus_allocator_would_put_them():
 
 
 def test_a_backward_pass_makes_its_tensors_on_the_device():
-    """torch leaves the mode that tells devices apart before a backward pass, and makes the gradients itself."""
+    """torch leaves the mode that distinguishes devices before a backward pass,
+    and allocates gradients itself."""
     seen = []
 
     class Double(torch.autograd.Function):
@@ -362,7 +363,7 @@ def test_a_backward_pass_makes_its_tensors_on_the_device():
 
 
 def test_what_torch_compile_decorates_runs_as_it_is():
-    """In a process of its own: torch reads its settings once."""
+    """In a process of its own, as torch reads its settings once."""
     program = """
 import torch
 from dsl_kernels.emulator.script import emulated
@@ -471,7 +472,7 @@ def test_a_cute_dsl_program_behind_tvms_ffi(tmp_path):
     assert done.returncode == 0 and "PASS" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("refused: Mismatched") == 2, done.stdout
     assert done.stdout.count("grid (2, 1, 1)") == 3
-    # What a launch raises passes through the FFI.
+    # An error raised by a launch passes through the FFI.
     done = emulate("--interleavings", "2", "--script", "p.py", "0", cwd=tmp_path)
     assert done.returncode == 1 and "EMULATOR_LAUNCH" in done.stdout + done.stderr, done.stdout + done.stderr
 
@@ -481,7 +482,8 @@ def test_a_cute_dsl_program_with_descriptors_that_its_host_code_writes(tmp_path)
     (tmp_path / "p.py").write_text(CUTE_TMA)
     done = emulate("--interleavings", "4", "--script", "p.py", cwd=tmp_path)
     assert done.returncode == 0 and "PASS" in done.stdout, done.stdout + done.stderr
-    # Without the wait for the store's reads the CTA may end too early; without the barrier's wait the tile is stale.
+    # Without the wait for the store's reads the CTA may exit too early; without the barrier's wait the tile
+    # is stale.
     (tmp_path / "q.py").write_text(CUTE_TMA.replace("    cute.arch.mbarrier_wait(barrier, 0)\n", ""))
     done = emulate("--interleavings", "4", "--script", "q.py", cwd=tmp_path)
     assert done.returncode == 1 and "[race]" in done.stdout, done.stdout + done.stderr
@@ -511,7 +513,7 @@ def test_a_tilelang_program_of_clusters(tmp_path):
 
 @pytest.mark.compile
 def test_what_a_tilelang_kernel_does_wrong_keeps_its_type(tmp_path):
-    """TVM gives errors of Python functions on as others."""
+    """TVM re-raises errors of Python functions as other types."""
     (tmp_path / "p.py").write_text(
         TILELANG_GEMM.split("if __name__")[0]
         + "from dsl_kernels.emulator import EmulatorError\n"
@@ -539,7 +541,7 @@ def test_a_triton_program(tmp_path, arch, program):
 
 @pytest.fixture
 def kept_core(monkeypatch):
-    """pytester's own home would have the core built again."""
+    """Under pytester's own home the core would be built again."""
     monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(cache.cache_root()))
 
 

@@ -12,7 +12,8 @@ from .test_script import library
 
 
 def im2col_arguments():
-    """A map over images of 2 x 5 x 6 pixels of 64 channels, and the arguments of the driver's call for it, without arrays."""
+    """A map over images of 2 x 5 x 6 pixels of 64 channels, and the driver call's arguments for it,
+    without arrays."""
     x = np.arange(2 * 5 * 6 * 64, dtype=np.uint16).reshape(2, 5, 6, 64)
     dims, strides = tuple(reversed(x.shape)), tuple(reversed(x.strides))[1:]
     return x, (1, 4), (dims, strides, (-1, 0), (0, -1)), (8, 12), (1, 2, 1, 1)

@@ -1,4 +1,5 @@
-"""mma.sp and wgmma.mma_async.sp: products by the dense matrix that a sparse A stands for, and metadata that stands for none."""
+"""mma.sp and wgmma.mma_async.sp: products of the dense matrix that a sparse A stands for,
+and meaningless metadata."""
 
 from __future__ import annotations
 
@@ -16,16 +17,22 @@ from .test_tensor_core import FORMATS, HEAD, LAYOUTS_90, ints, stage
 S8 = {"s8": (1, lambda x: x.astype(np.int8).view(np.uint8)), "u8": (1, lambda x: x.astype(np.uint8))}
 ENCODE = {**FORMATS, **S8}
 
-# Bits of metadata for the elements of a chunk that are there, the first in the lower bits.
+# Metadata of a chunk: the places of its stored elements, the first in the lower bits.
 PAIRS = [(i, j) for i in range(4) for j in range(4) if i != j]
 ASCENDING = [(i, j) for i, j in PAIRS if i < j]
 
 
-def sparse(rows: int, k: int, size: int, seed: int, ordered: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
-    """A dense matrix, its stored elements [rows, k / 2], and the four bits of every chunk [rows, k / chunk]."""
+def sparse(
+    rows: int, k: int, size: int, seed: int, ordered: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A dense matrix, its stored elements [rows, k / 2], and the four metadata bits per chunk [rows,
+    k / chunk]."""
     generator = np.random.default_rng(seed)
     chunk = 2 if size == 4 else 4
-    dense, stored = np.zeros((rows, k), np.float32), generator.integers(1, 5, (rows, k // 2)).astype(np.float32)  # fmt: skip
+    dense, stored = (
+        np.zeros((rows, k), np.float32),
+        generator.integers(1, 5, (rows, k // 2)).astype(np.float32),
+    )
     bits = np.zeros((rows, k // chunk), np.uint32)
     choices = ASCENDING if ordered else PAIRS
     for r in range(rows):
@@ -42,7 +49,8 @@ def sparse(rows: int, k: int, size: int, seed: int, ordered: bool) -> tuple[np.n
 
 
 def metadata(bits: np.ndarray, size: int, selector: int, junk: int = 0) -> np.ndarray:
-    """The registers of a warp for 16 rows, by CUTLASS's layouts of metadata (lane and value to row and column).
+    """The registers of a warp for 16 rows, by CUTLASS's layouts of metadata (lane and value to row and
+    column).
 
     Lanes that contribute nothing hold `junk`.
     """
@@ -67,17 +75,21 @@ def metadata(bits: np.ndarray, size: int, selector: int, junk: int = 0) -> np.nd
 
 
 def fragments(a: np.ndarray, b: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Registers of A [16, stored] and B [8, k] by lane, as the dense instruction of as many stored elements has them."""
+    """Registers of A [16, stored] and B [8, k] by lane,
+    as in the dense instruction with that many stored elements."""
     e, g, q = 4 // size, np.arange(32) // 4, np.arange(32) % 4
     na, nb = a.shape[1] * size // 8, b.shape[1] * size // 16
     ra = [
         np.stack([a[g + 8 * (r & 1), e * q + i + 4 * e * (r >> 1)] for i in range(e)], -1) for r in range(na)
     ]
     rb = [np.stack([b[g, e * q + i + 4 * e * r] for i in range(e)], -1) for r in range(nb)]
-    return tuple(np.ascontiguousarray(x).view(np.uint32).reshape(-1, 32) for x in (ra, rb))  # type: ignore[return-value]
+    a_words, b_words = (np.ascontiguousarray(x).view(np.uint32).reshape(-1, 32) for x in (ra, rb))
+    return a_words, b_words
 
 
-def mma_kernel(fmt: str, k: int, na: int, nb: int, selector: int, spelling: str, tc: str, written: str = "") -> str:  # fmt: skip
+def mma_kernel(
+    fmt: str, k: int, na: int, nb: int, selector: int, spelling: str, tc: str, written: str = ""
+) -> str:
     """d = a b + c; `written` guards the load of the metadata."""
     count = 2 if tc == "f16" else 4
 
@@ -95,7 +107,8 @@ def mma_kernel(fmt: str, k: int, na: int, nb: int, selector: int, spelling: str,
         f"""
 mov.u32 %r1, %tid.x; mul.wide.u32 %d0, %r1, 4; and.b32 %r2, %r1, 3; setp.eq.u32 %p1, %r2, 0; {loads}
 ld.param.u64 %d1, [p3]; add.u64 %d1, %d1, %d0; {written} ld.global.b32 %r9, [%d1];
-mma.{spelling}.sync.aligned.m16n8k{k}.row.col{suffix}.{tc}.{fmt}.{other}.{tc} {registers(40, count)}, {registers(10, na)}, {registers(20, nb)}, {registers(30, count)}, %r9, {selector};
+mma.{spelling}.sync.aligned.m16n8k{k}.row.col{suffix}.{tc}.{fmt}.{other}.{tc} {registers(40, count)}, \
+{registers(10, na)}, {registers(20, nb)}, {registers(30, count)}, %r9, {selector};
 ld.param.u64 %d1, [p4]; add.u64 %d1, %d1, %d0;
 """
         + "".join(f"st.global.b32 [%d1+{128 * i}], %r{40 + i};" for i in range(count)),
@@ -104,14 +117,25 @@ ld.param.u64 %d1, [p4]; add.u64 %d1, %d1, %d0;
 
 
 MMA = [
-    ("f16", 16, "f32", 4), ("f16", 32, "f32", 2), ("f16", 16, "f16", 4), ("f16", 32, "f16", 2), ("bf16", 16, "f32", 4),
-    ("bf16", 32, "f32", 2), ("tf32", 8, "f32", 4), ("tf32", 16, "f32", 2), ("e4m3", 64, "f32", 1), ("s8", 32, "s32", 2),
+    ("f16", 16, "f32", 4), ("f16", 32, "f32", 2), ("f16", 16, "f16", 4), ("f16", 32, "f16", 2),
+    ("bf16", 16, "f32", 4),
+    ("bf16", 32, "f32", 2), ("tf32", 8, "f32", 4), ("tf32", 16, "f32", 2), ("e4m3", 64, "f32", 1),
+    ("s8", 32, "s32", 2),
     ("s8", 64, "s32", 1),
 ]  # fmt: skip
 
 
-def run_mma(fmt: str, k: int, tc: str, selector: int, spelling: str = "sp", change=lambda bits: bits, check="report", **kernel) -> tuple[Report, np.ndarray, np.ndarray]:  # fmt: skip
-    """The report, D, and what D should be."""
+def run_mma(
+    fmt: str,
+    k: int,
+    tc: str,
+    selector: int,
+    spelling: str = "sp",
+    change=lambda bits: bits,
+    check="report",
+    **kernel,
+) -> tuple[Report, np.ndarray, np.ndarray]:
+    """The report, D, and the expected D."""
     size, encode = ENCODE[fmt]
     other = ENCODE[{"s8": "u8", "e4m3": "e5m2"}.get(fmt, fmt)][1]
     dense, stored, bits = sparse(16, k, size, 1, spelling != "sp")
@@ -122,7 +146,13 @@ def run_mma(fmt: str, k: int, tc: str, selector: int, spelling: str = "sp", chan
     rc = np.stack([c[g + 8 * (i >> 1), 2 * q + (i & 1)] for i in range(4)])
     if tc == "f16":
         rc = np.stack([rc[[0, 1]], rc[[2, 3]]]).transpose(0, 2, 1).astype(np.float16)
-    rc = np.ascontiguousarray(rc.astype(np.int32) if tc == "s32" else rc.astype(np.float16 if tc == "f16" else np.float32)).view(np.uint32).reshape(-1, 32)  # fmt: skip
+    rc = (
+        np.ascontiguousarray(
+            rc.astype(np.int32) if tc == "s32" else rc.astype(np.float16 if tc == "f16" else np.float32)
+        )
+        .view(np.uint32)
+        .reshape(-1, 32)
+    )
     d = np.zeros_like(rc)
     text = mma_kernel(fmt, k, len(ra), len(rb), selector, spelling, tc, **kernel)
     report = launch(text, 1, 32, [ra, rb, rc, meta, d], check=check)
@@ -139,7 +169,7 @@ def run_mma(fmt: str, k: int, tc: str, selector: int, spelling: str = "sp", chan
     ("fmt", "k", "tc", "selector"), [(f, k, tc, s) for f, k, tc, most in MMA for s in range(most)]
 )
 def test_mma_multiplies_by_the_dense_matrix(fmt: str, k: int, tc: str, selector: int, spelling: str) -> None:
-    """Other lanes hold metadata that nothing could mean, and are not asked."""
+    """Other lanes hold meaningless metadata, which is not read."""
     _, found, expect = run_mma(fmt, k, tc, selector, spelling, check="raise")
     assert (found == expect).all()
 
@@ -155,7 +185,7 @@ def test_the_assembler_takes_what_is_multiplied(tmp_path: Path) -> None:
 
 
 def test_sums_of_integers_saturate_where_it_is_asked_for() -> None:
-    """And wrap round elsewhere; of the dense instruction too."""
+    """And wrap around otherwise; the dense instruction does too."""
     for spelling in ("sp", "sp::ordered_metadata", ""):
         text = mma_kernel("s8", 32, 2 if spelling else 4, 2, 0, spelling or "sp", "s32")
         if not spelling:
@@ -174,19 +204,22 @@ def test_sums_of_integers_saturate_where_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("fmt", ["f16", "e4m3"])
 def test_rows_of_b_that_no_element_meets_are_not_read(fmt: str) -> None:
-    """An infinity there leaves the sums as they are."""
+    """An infinity in them does not affect the sums."""
     k, size = (32, 2) if fmt == "f16" else (64, 1)
     infinity = np.uint16(0x7C00) if fmt == "f16" else np.uint8(0x7C)
     a, b = np.ones((16, k // 2), np.float32), np.ones((8, k), np.float32)
     encoded = ENCODE["f16" if fmt == "f16" else "e5m2"][1](b)
     encoded[:, 2::4], encoded[:, 3::4] = infinity, infinity
     ra, rb = fragments(ENCODE[fmt][1](a), encoded, size)
-    meta, c, d = np.full(32, 0x44444444, np.uint32), np.zeros((4, 32), np.float32), np.zeros((4, 32), np.float32)  # fmt: skip
+    meta, c, d = (
+        np.full(32, 0x44444444, np.uint32),
+        np.zeros((4, 32), np.float32),
+        np.zeros((4, 32), np.float32),
+    )
     launch(mma_kernel(fmt, k, len(ra), len(rb), 0, "sp", "f32"), 1, 32, [ra, rb, c, meta, d])
     assert (d == k // 2).all()
 
 
-# ------------------------------------------------------------------------------------------------ slips
 def chunk(row: int, at: int, value: int):
     def change(bits: np.ndarray) -> np.ndarray:
         bits = bits.copy()
@@ -218,7 +251,8 @@ def test_what_stands_for_neither_of_two_is_found(value: int) -> None:
 
 
 def test_a_wrong_selector_is_found() -> None:
-    """The lanes that it names hold nothing: by what they hold, by its never having been written, or by the result."""
+    """The lanes that it names hold no metadata: found by their value, by being unwritten,
+    or by the result."""
     meta_of, asked = 0, 1
     fmt, k = "f16", 32
     size, encode = ENCODE[fmt]
@@ -240,8 +274,9 @@ def test_a_wrong_selector_is_found() -> None:
         assert not (d[0] == right).all()
 
 
-# ------------------------------------------------------------------------------------------------ wgmma
-def wgmma_kernel(fmt: str, n: int, k: int, operands, selector: int, registers: bool, mn: tuple[int, int]) -> str:  # fmt: skip
+def wgmma_kernel(
+    fmt: str, n: int, k: int, operands, selector: int, registers: bool, mn: tuple[int, int]
+) -> str:
     """One product of a warpgroup; A from shared memory, or from p0 by registers."""
     size = ENCODE[fmt][0]
     (abytes, alayout), (bbytes, blayout) = operands
@@ -252,7 +287,8 @@ def wgmma_kernel(fmt: str, n: int, k: int, operands, selector: int, registers: b
     own = "mul.wide.u32 %d10, %r1, 4; ld.param.u64 %d11, [p0]; add.u64 %d11, %d11, %d10;"
     own += "".join(f"ld.global.b32 %r{50 + i}, [%d11+{512 * i}];" for i in range(4))
     store = "".join(
-        f"st.global.v2.f32 [%d9+{32 * j}], {{%f{4 * j}, %f{4 * j + 1}}}; st.global.v2.f32 [%d9+{32 * j + 32 * n}], {{%f{4 * j + 2}, %f{4 * j + 3}}};\n"
+        f"st.global.v2.f32 [%d9+{32 * j}], {{%f{4 * j}, %f{4 * j + 1}}}; "
+        f"st.global.v2.f32 [%d9+{32 * j + 32 * n}], {{%f{4 * j + 2}, %f{4 * j + 3}}};\n"
         for j in range(n // 8)
     )
     return simple(
@@ -268,11 +304,13 @@ add.u64 %d2, %d1, {alayout};
 add.u64 %d3, %d1, {blayout + abytes // 16};
 setp.ne.u32 %p1, %r1, %r1;
 wgmma.fence.sync.aligned;
-wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.f32.{fmt}.{other} {{{d}}}, {a}, %d3, %r9, {selector}, %p1, 1, -1{majors};
+wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.f32.{fmt}.{other} {{{d}}}, {a}, %d3, %r9, {selector}, %p1, 1, \
+-1{majors};
 wgmma.commit_group.sync.aligned;
 wgmma.wait_group.sync.aligned 0;
 shr.u32 %r4, %r1, 5; shl.b32 %r4, %r4, 4; and.b32 %r5, %r1, 31; shr.u32 %r6, %r5, 2; add.u32 %r4, %r4, %r6;
-and.b32 %r7, %r1, 3; shl.b32 %r7, %r7, 3; mul.lo.u32 %r8, %r4, {4 * n}; add.u32 %r8, %r8, %r7; cvt.u64.u32 %d8, %r8;
+and.b32 %r7, %r1, 3; shl.b32 %r7, %r7, 3; mul.lo.u32 %r8, %r4, {4 * n}; add.u32 %r8, %r8, %r7; \
+cvt.u64.u32 %d8, %r8;
 ld.param.u64 %d9, [p3]; add.u64 %d9, %d9, %d8;
 {store}""",
         ".param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3",
@@ -281,14 +319,16 @@ ld.param.u64 %d9, [p3]; add.u64 %d9, %d9, %d8;
 
 
 WGMMA = [
-    ("f16", 8, 128, (0, 0), 0), ("f16", 64, 64, (0, 0), 1), ("bf16", 256, 128, (0, 0), 1), ("bf16", 64, 128, (1, 1), 0),
-    ("f16", 64, 0, (0, 0), 1), ("tf32", 16, 128, (0, 0), 1), ("tf32", 256, 64, (0, 0), 0), ("e4m3", 64, 128, (0, 0), 0),
+    ("f16", 8, 128, (0, 0), 0), ("f16", 64, 64, (0, 0), 1), ("bf16", 256, 128, (0, 0), 1),
+    ("bf16", 64, 128, (1, 1), 0),
+    ("f16", 64, 0, (0, 0), 1), ("tf32", 16, 128, (0, 0), 1), ("tf32", 256, 64, (0, 0), 0),
+    ("e4m3", 64, 128, (0, 0), 0),
     ("e4m3", 256, 64, (0, 0), 0), ("e4m3", 8, 0, (0, 0), 0),
 ]  # fmt: skip
 
 
 def prepared(fmt: str, n: int, span: int, mn, selector: int, registers: bool, ordered: bool):
-    """The kernel, its arguments, and what it should find: B's sign is turned round on the way."""
+    """The kernel, its arguments, and the expected result, with B negated by the instruction."""
     size, encode = ENCODE[fmt]
     k = 64 // size
     dense, stored, bits = sparse(64, k, size, 4, ordered)
@@ -311,7 +351,9 @@ def prepared(fmt: str, n: int, span: int, mn, selector: int, registers: bool, or
 @pytest.mark.parametrize("ordered", [True, False], ids=["ascending", "any-order"])
 @pytest.mark.parametrize("registers", [False, True], ids=["shared", "registers"])
 @pytest.mark.parametrize(("fmt", "n", "span", "mn", "selector"), WGMMA)
-def test_wgmma_multiplies_by_the_dense_matrix(fmt: str, n: int, span: int, mn, selector: int, registers: bool, ordered: bool) -> None:  # fmt: skip
+def test_wgmma_multiplies_by_the_dense_matrix(
+    fmt: str, n: int, span: int, mn, selector: int, registers: bool, ordered: bool
+) -> None:
     text, args, expect = prepared(fmt, n, span, mn, selector, registers, ordered)
     shared = args[0].nbytes + args[1].nbytes
     launch(text, 1, 128, args, dynamic_smem=shared, interleaving=Interleaving.random(3))
@@ -321,7 +363,12 @@ def test_wgmma_multiplies_by_the_dense_matrix(fmt: str, n: int, span: int, mn, s
 def test_illegal_metadata_of_a_warpgroup_is_found() -> None:
     operands = [(4096, desc_constant(1024, 1, sm100=False))] * 2
     text = wgmma_kernel("f16", 8, 32, operands, 0, False, (0, 0))
-    args = [np.zeros(4096, np.uint8), np.zeros(4096, np.uint8), np.full(128, 0x44444444, np.uint32), np.zeros((64, 8), np.float32)]  # fmt: skip
+    args = [
+        np.zeros(4096, np.uint8),
+        np.zeros(4096, np.uint8),
+        np.full(128, 0x44444444, np.uint32),
+        np.zeros((64, 8), np.float32),
+    ]
     args[2][40] = 0x44454444  # the first of the lanes of group 2 of warp 1
     report = launch(text, 1, 128, args, dynamic_smem=8192, check="report")
     assert [f.code for f in report.errors] == ["sparse-metadata"] and "warp 1" in str(report.errors[0])
@@ -329,7 +376,6 @@ def test_illegal_metadata_of_a_warpgroup_is_found() -> None:
     assert launch(text, 1, 128, args, dynamic_smem=8192, check="report").ok
 
 
-# ------------------------------------------------------------------------------------------------ refused
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -350,13 +396,20 @@ def test_other_forms_of_mma_are_refused(old: str, new: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("mma.sp.sync.aligned.m16n8k64.row.col.f32.e4m3.e4m3.f32 {%f1,%f2,%f3,%f4}, {%r1,%r1,%r1,%r1}, {%r1,%r1,%r1,%r1}, {%f1,%f2,%f3,%f4}, %r1, 1;", "selector of this shape is 0"),
-        ("mma.sp.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%f1,%f2,%f3,%f4}, {%r1,%r1}, {%r1,%r1}, {%f1,%f2,%f3,%f4}, %r1, 0;", "K = 64 alone"),
-        ("mma.sp.sync.aligned.m16n8k64.row.col.s32.s4.s4.s32 {%r1,%r1,%r1,%r1}, {%r1,%r1}, {%r1,%r1}, {%r1,%r1,%r1,%r1}, %r1, 0;", "mma.sp"),
-        ("wgmma.mma_async.sp.sync.aligned.m64n8k16.f32.f16.f16 {%f1,%f2,%f3,%f4}, %d1, %d2, %r1, 0, %p1, 1, 1, 0, 0;", "this shape of wgmma.sp"),
-        ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1,%f2,%f3,%f4}, %d1, %d2, %r1, 2, %p1, 1, 1, 0, 0;", "from 0 to 1"),
-        ("wgmma.mma_async.sp.sync.aligned.m64n8k64.s32.s8.s8 {%r1,%r2,%r3,%r4}, %d1, %d2, %r1, 0, %p1;", "wgmma.mma_async.sp"),
-        ("tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%r1], %d1, %d2, [%r2], %r3, %p1;", "without .ws and .block_scale alone"),
+        ("mma.sp.sync.aligned.m16n8k64.row.col.f32.e4m3.e4m3.f32 {%f1,%f2,%f3,%f4}, {%r1,%r1,%r1,%r1}, "
+         "{%r1,%r1,%r1,%r1}, {%f1,%f2,%f3,%f4}, %r1, 1;", "selector of this shape is 0"),
+        ("mma.sp.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%f1,%f2,%f3,%f4}, {%r1,%r1}, {%r1,%r1}, "
+         "{%f1,%f2,%f3,%f4}, %r1, 0;", "K = 64 alone"),
+        ("mma.sp.sync.aligned.m16n8k64.row.col.s32.s4.s4.s32 {%r1,%r1,%r1,%r1}, {%r1,%r1}, {%r1,%r1}, "
+         "{%r1,%r1,%r1,%r1}, %r1, 0;", "mma.sp"),
+        ("wgmma.mma_async.sp.sync.aligned.m64n8k16.f32.f16.f16 {%f1,%f2,%f3,%f4}, %d1, %d2, %r1, 0, %p1, 1, "
+         "1, 0, 0;", "this shape of wgmma.sp"),
+        ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1,%f2,%f3,%f4}, %d1, %d2, %r1, 2, %p1, 1, "
+         "1, 0, 0;", "from 0 to 1"),
+        ("wgmma.mma_async.sp.sync.aligned.m64n8k64.s32.s8.s8 {%r1,%r2,%r3,%r4}, %d1, %d2, %r1, 0, %p1;",
+         "wgmma.mma_async.sp"),
+        ("tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%r1], %d1, %d2, [%r2], %r3, %p1;",
+         "without .ws and .block_scale alone"),
     ],
 )  # fmt: skip
 def test_other_instructions_are_refused(line: str, message: str) -> None:
@@ -367,6 +420,11 @@ def test_other_instructions_are_refused(line: str, message: str) -> None:
 
 def test_a_swizzle_of_32_bytes_cannot_hold_a_row_of_b() -> None:
     operands = [(4096, desc_constant(1024, 1, sm100=False)), (4096, desc_constant(256, 3, sm100=False))]
-    args = [np.zeros(4096, np.uint8), np.zeros(4096, np.uint8), np.full(128, 0x44444444, np.uint32), np.zeros((64, 8), np.float32)]  # fmt: skip
+    args = [
+        np.zeros(4096, np.uint8),
+        np.zeros(4096, np.uint8),
+        np.full(128, 0x44444444, np.uint32),
+        np.zeros((64, 8), np.float32),
+    ]
     with pytest.raises(UnsupportedInstruction, match="K-major B in a swizzle of 32 bytes"):
         launch(wgmma_kernel("f16", 8, 32, operands, 0, False, (0, 0)), 1, 128, args, dynamic_smem=8192)

@@ -1,4 +1,5 @@
-"""tcgen05.mma.sp: products by the dense matrix that a sparse A and its metadata in tensor memory stand for."""
+"""tcgen05.mma.sp: products of the dense matrix for which a sparse
+A and its metadata in tensor memory stand."""
 
 from __future__ import annotations
 
@@ -15,13 +16,14 @@ from .test_sparse import ENCODE, sparse
 from .test_tensor_core import ints, sm100_desc, tcgen_kernel
 
 COLUMN = 200
-"""Of tensor memory, where metadata begins."""
+"""The column of tensor memory at which metadata begins."""
 
 
 def cells(bits: np.ndarray, size: int) -> np.ndarray:
-    """Metadata of 128 rows as lanes hold it [lane, column], by the shapes and strides of CUTLASS's tmem_e_frg.
+    """Metadata of 128 rows by lane and column, after the shapes and strides of CUTLASS's tmem_e_frg.
 
-    Its element (m, k) of A has 4 bits a chunk: one bit of elements of 8 and 16 bits, two of tf32.
+    Its element (m, k) of A has 4 bits per chunk: one bit per element of 8 or 16 bits, two per element of
+    tf32.
     """
     share = 2 if size == 4 else 1
     found = np.zeros((128, 64), np.uint64)
@@ -42,11 +44,14 @@ def cells(bits: np.ndarray, size: int) -> np.ndarray:
 
 
 def kernel(fmt: str, n: int, operands, idesc: int, count: int, a_columns: int = 0) -> str:
-    """One product; `count` columns of metadata from p3, and A in tensor memory where it has columns."""
+    """One product; `count` columns of metadata from p3; A in tensor memory if it has columns there."""
     (abytes, adesc), (bbytes, bdesc) = operands
     kind = {"bf16": "f16", "f16": "f16", "tf32": "tf32"}.get(fmt, "f8f6f4")
     text = tcgen_kernel(abytes, bbytes, adesc, bdesc, idesc, kind, "", n)
-    put = "ld.param.u64 %d12, [p3]; mul.wide.u32 %d13, %r1, 4; add.u64 %d12, %d12, %d13; add.u32 %r34, %r10, %r21;\n"
+    put = (
+        "ld.param.u64 %d12, [p3]; mul.wide.u32 %d13, %r1, 4; add.u64 %d12, %d12, %d13; "
+        "add.u32 %r34, %r10, %r21;\n"
+    )
     for i in range(count):
         put += f"ld.global.b32 %r32, [%d12+{512 * i}]; add.u32 %r33, %r34, {COLUMN + i};\n"
         put += "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r33], {%r32};\n"
@@ -63,8 +68,16 @@ def kernel(fmt: str, n: int, operands, idesc: int, count: int, a_columns: int = 
     return text.replace("[%r10], %d2, %d3, %r7, %p4;", f"[%r10], {a}, %d3, [%r35], %r7, %p4;")
 
 
-def prepared(fmt: str, n: int, span: int, mn=(0, 0), selector: int = 0, in_memory: bool = False, change=lambda bits: bits):  # fmt: skip
-    """The kernel, its arguments, its shared memory and what it should find."""
+def prepared(
+    fmt: str,
+    n: int,
+    span: int,
+    mn=(0, 0),
+    selector: int = 0,
+    in_memory: bool = False,
+    change=lambda bits: bits,
+):
+    """The kernel, its arguments, its shared memory and the expected result."""
     size, encode = ENCODE[fmt]
     k = 64 // size
     dense, stored, bits = sparse(128, k, size, 8, True)
@@ -80,7 +93,7 @@ def prepared(fmt: str, n: int, span: int, mn=(0, 0), selector: int = 0, in_memor
     if size > 1:
         junk = np.zeros_like(meta)  # the column that the selector does not name
         meta = np.concatenate([junk, meta] if selector else [meta, junk])
-    if in_memory:  # the kernel stages as many bytes as the operand in shared memory has
+    if in_memory:  # the kernel stages as many bytes as the operand takes in shared memory
         registers = np.ascontiguousarray(held).view(np.uint32).T.tobytes()
         abytes = np.frombuffer(registers.ljust(len(abytes), b"\0"), np.uint8).copy()
     text = kernel(fmt, n, operands, idesc, len(meta), 8 if in_memory else 0)
@@ -89,15 +102,19 @@ def prepared(fmt: str, n: int, span: int, mn=(0, 0), selector: int = 0, in_memor
 
 
 CASES = [
-    ("f16", 8, 128, (0, 0), 0), ("f16", 64, 64, (0, 0), 1), ("bf16", 128, 128, (1, 1), 1), ("bf16", 16, 0, (0, 0), 0),
-    ("tf32", 8, 128, (0, 0), 1), ("tf32", 128, 64, (0, 0), 0), ("e4m3", 64, 128, (0, 0), 0), ("e5m2", 16, 0, (0, 0), 0),
+    ("f16", 8, 128, (0, 0), 0), ("f16", 64, 64, (0, 0), 1), ("bf16", 128, 128, (1, 1), 1),
+    ("bf16", 16, 0, (0, 0), 0),
+    ("tf32", 8, 128, (0, 0), 1), ("tf32", 128, 64, (0, 0), 0), ("e4m3", 64, 128, (0, 0), 0),
+    ("e5m2", 16, 0, (0, 0), 0),
     ("e4m3", 128, 64, (0, 0), 0),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["shared", "tensor-memory"])
 @pytest.mark.parametrize(("fmt", "n", "span", "mn", "selector"), CASES)
-def test_the_product_is_by_the_dense_matrix(fmt: str, n: int, span: int, mn, selector: int, in_memory: bool) -> None:  # fmt: skip
+def test_the_product_is_by_the_dense_matrix(
+    fmt: str, n: int, span: int, mn, selector: int, in_memory: bool
+) -> None:
     if in_memory and mn[0]:
         pytest.skip("an A in tensor memory has no major dimension")
     text, args, shared, expect = prepared(fmt, n, span, mn, selector, in_memory)
@@ -106,7 +123,8 @@ def test_the_product_is_by_the_dense_matrix(fmt: str, n: int, span: int, mn, sel
 
 
 def two_ctas(fmt: str, n: int, span: int) -> tuple[str, list[np.ndarray], int, np.ndarray]:
-    """256 rows of A by two CTAs: each holds its rows, their metadata and half of B; the first issues for both."""
+    """256 rows of A on two CTAs, each with its rows, their metadata and half of B;
+    the first issues for both."""
     size, encode = ENCODE[fmt]
     dense, stored, bits = sparse(256, 64 // size, size, 11, True)
     b = ints((n, 64 // size), 12)
@@ -119,12 +137,22 @@ def two_ctas(fmt: str, n: int, span: int) -> tuple[str, list[np.ndarray], int, n
     sizes = {"p0": len(parts[0][0]), "p1": len(shares[0][0]), "p2": 512 * n, "p3": meta[0].nbytes}
     for name, width in sizes.items():
         for register in ("%d20", "%d9", "%d12"):
-            text = text.replace(f"ld.param.u64 {register}, [{name}];", f"ld.param.u64 {register}, [{name}]; mad.wide.u32 {register}, %r45, {width}, {register};")  # fmt: skip
+            text = text.replace(
+                f"ld.param.u64 {register}, [{name}];",
+                f"ld.param.u64 {register}, [{name}]; mad.wide.u32 {register}, %r45, {width}, {register};",
+            )
     met = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
     head, tail = text.split("mov.u32 %r1, %tid.x;", 1)
-    text = head + "mov.u32 %r45, %cluster_ctarank; setp.ne.u32 %p6, %r45, 0; mov.b16 %h1, 3;\nmov.u32 %r1, %tid.x;" + tail  # fmt: skip
+    text = (
+        head
+        + "mov.u32 %r45, %cluster_ctarank; setp.ne.u32 %p6, %r45, 0; mov.b16 %h1, 3;\nmov.u32 %r1, %tid.x;"
+        + tail
+    )
     text = text.replace("@%p2 bra ALLOCATED;", "fence.mbarrier_init.release.cluster;\n@%p2 bra ALLOCATED;")
-    text = text.replace("bar.sync 0;\ntcgen05.fence::after_thread_sync;\n@%p1 bra WAIT;", f"{met}\ntcgen05.fence::after_thread_sync;\n@%p1 bra WAIT; @%p6 bra WAIT;")  # fmt: skip
+    text = text.replace(
+        "bar.sync 0;\ntcgen05.fence::after_thread_sync;\n@%p1 bra WAIT;",
+        f"{met}\ntcgen05.fence::after_thread_sync;\n@%p1 bra WAIT; @%p6 bra WAIT;",
+    )
     text = text.replace(".shared::cluster.b64 [%r3];", ".shared::cluster.multicast::cluster.b64 [%r3], %h1;")
     text = text.replace("bar.sync 0;\n@%p2 bra DONE;", f"{met}\n@%p2 bra DONE;")
     out = np.zeros((256, n), np.float32)
@@ -161,12 +189,13 @@ def codes(text: str, args, shared: int) -> list[str]:
 @pytest.mark.parametrize(
     ("fmt", "value", "found"),
     [
-        ("f16", 0b0000, True), ("f16", 0b1111, True), ("f16", 0b0001, True), ("f16", 0b0110, False), ("e4m3", 0b1010, True),
+        ("f16", 0b0000, True), ("f16", 0b1111, True), ("f16", 0b0001, True), ("f16", 0b0110, False),
+        ("e4m3", 0b1010, True),
         ("e4m3", 0b1011, True), ("tf32", 0b1100, True), ("tf32", 0b0000, True),
     ],
 )  # fmt: skip
 def test_metadata_that_means_nothing_is_found(fmt: str, value: int, found: bool) -> None:
-    """PTX ISA names 0b0110 among the meaningful values of this instruction."""
+    """PTX ISA lists 0b0110 among the meaningful values of this instruction."""
     text, args, shared, _ = prepared(fmt, 8, 128, change=chunk(77, 3, value))
     assert codes(text, args, shared) == (["sparse-metadata"] if found else [])
 
@@ -182,7 +211,13 @@ def test_slips_are_found() -> None:
         (idesc ^ (8 ^ 4) << 24, "tcgen05.mma.sp with 64 rows"),
     ):
         with pytest.raises((EmulatorError, UnsupportedInstruction), match=message):
-            launch(text.replace(f"mov.u32 %r7, {idesc};", f"mov.u32 %r7, {change};"), 1, 128, args, dynamic_smem=shared)  # fmt: skip
+            launch(
+                text.replace(f"mov.u32 %r7, {idesc};", f"mov.u32 %r7, {change};"),
+                1,
+                128,
+                args,
+                dynamic_smem=shared,
+            )
     wrong = text.replace(
         f"mov.u32 %r7, {idesc};", f"mov.u32 %r7, {idesc | 1};"
     )  # the selector of the column of zeros
@@ -193,7 +228,7 @@ def test_slips_are_found() -> None:
 
 
 def test_metadata_is_used_after_its_store_alone() -> None:
-    """Without the barrier before the product, that of another warp's lanes may not be there."""
+    """Without the barrier before the product, another warp's metadata may not have arrived."""
     text, args, shared, _ = prepared("f16", 8, 128)
     barrier = (
         "tcgen05.fence::before_thread_sync;\nbar.sync 0;\ntcgen05.fence::after_thread_sync;\n@%p1 bra WAIT;"
@@ -201,7 +236,15 @@ def test_metadata_is_used_after_its_store_alone() -> None:
     assert barrier in text
     found = set()
     for seed in range(8):
-        report = launch(text.replace(barrier, "@%p1 bra WAIT;"), 1, 128, args, dynamic_smem=shared, check="report", interleaving=Interleaving.random(seed))  # fmt: skip
+        report = launch(
+            text.replace(barrier, "@%p1 bra WAIT;"),
+            1,
+            128,
+            args,
+            dynamic_smem=shared,
+            check="report",
+            interleaving=Interleaving.random(seed),
+        )
         found |= {f.code for f in report.errors if "metadata" in f.message}
     assert found & {"race", "uninit-memory"}
 

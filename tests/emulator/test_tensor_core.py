@@ -1,4 +1,5 @@
-"""Layouts of mma.sync, ldmatrix, wgmma, tcgen05.mma and tensor memory: integer-valued matrices make any slip visible."""
+"""Layouts of mma.sync, ldmatrix, wgmma, tcgen05.mma and tensor memory:
+integer matrices make any slip visible."""
 
 import numpy as np
 import pytest
@@ -23,7 +24,6 @@ def ints(shape, seed):
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
 
 
-# ------------------------------------------------------------------------------------------------ mma.sync
 @pytest.mark.parametrize(
     ("fmt", "k"),
     [
@@ -64,7 +64,8 @@ def test_mma_sync(fmt, k):
         "mov.u32 %r1, %tid.x; mul.wide.u32 %d1, %r1, 4;\n"
         + "".join(f"ld.param.u64 %d{2 + i}, [p{i}]; add.u64 %d{2 + i}, %d{2 + i}, %d1;\n" for i in range(4))
         + load
-        + f"\nmma.sync.aligned.m16n8k{k}.row.col.f32.{fmt}.{fmt}.f32 {{%f4, %f5, %f6, %f7}}, {{{ra_text}}}, {{{rb_text}}}, {{%f0, %f1, %f2, %f3}};\n"
+        + f"\nmma.sync.aligned.m16n8k{k}.row.col.f32.{fmt}.{fmt}.f32 {{%f4, %f5, %f6, %f7}}, {{{ra_text}}}, "
+        f"{{{rb_text}}}, {{%f0, %f1, %f2, %f3}};\n"
         + "".join(f"st.global.f32 [%d5+{128 * i}], %f{4 + i};" for i in range(4)),
         ", ".join(f".param .u64 p{i}" for i in range(4)),
     )
@@ -144,7 +145,6 @@ DONE:
         assert (back[i] == matrix[4 * (row // 2) + 2 * (col // 8) + row % 2, col % 8 + column]).all()
 
 
-# --------------------------------------------------------------------------------------- shared-memory operands
 def stage(name, reg, nbytes, offset):
     """Copy bytes from a parameter into shared memory, 4 per thread and step."""
     return f"""
@@ -185,7 +185,8 @@ def test_wgmma_operands(fmt, mn, span, n):
     d = ", ".join(f"%f{i}" for i in range(n // 2))
     extra = f", {mn[0]}, {mn[1]}" if size == 2 else ""
     store = "".join(
-        f"st.global.v2.f32 [%d9+{32 * j}], {{%f{4 * j}, %f{4 * j + 1}}}; st.global.v2.f32 [%d9+{32 * j + 32 * n}], {{%f{4 * j + 2}, %f{4 * j + 3}}};\n"
+        f"st.global.v2.f32 [%d9+{32 * j}], {{%f{4 * j}, %f{4 * j + 1}}}; "
+        f"st.global.v2.f32 [%d9+{32 * j + 32 * n}], {{%f{4 * j + 2}, %f{4 * j + 3}}};\n"
         for j in range(n // 8)
     )
     ptx = simple(
@@ -204,7 +205,8 @@ wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{fmt}.{fmt} {{{d}}}, %d2, %d3, %p1,
 wgmma.commit_group.sync.aligned;
 wgmma.wait_group.sync.aligned 0;
 shr.u32 %r4, %r1, 5; shl.b32 %r4, %r4, 4; and.b32 %r5, %r1, 31; shr.u32 %r6, %r5, 2; add.u32 %r4, %r4, %r6;
-and.b32 %r7, %r1, 3; shl.b32 %r7, %r7, 3; mul.lo.u32 %r8, %r4, {4 * n}; add.u32 %r8, %r8, %r7; cvt.u64.u32 %d8, %r8;
+and.b32 %r7, %r1, 3; shl.b32 %r7, %r7, 3; mul.lo.u32 %r8, %r4, {4 * n}; add.u32 %r8, %r8, %r7; \
+cvt.u64.u32 %d8, %r8;
 ld.param.u64 %d9, [p2]; add.u64 %d9, %d9, %d8;
 {store}""",
         ".param .u64 p0, .param .u64 p1, .param .u64 p2",
@@ -218,7 +220,8 @@ ld.param.u64 %d9, [p2]; add.u64 %d9, %d9, %d8;
 def tcgen_kernel(abytes, bbytes, adesc, bdesc, idesc, kind, ws, n):
     """One MMA from shared memory; dump all 128 lanes x n columns."""
     load = "".join(
-        f"add.u32 %r30, %r10, {c};\ntcgen05.ld.sync.aligned.32x32b.x8.b32 {{{', '.join(f'%r{50 + i}' for i in range(8))}}}, [%r30];\n"
+        f"add.u32 %r30, %r10, {c};\ntcgen05.ld.sync.aligned.32x32b.x8.b32 "
+        f"{{{', '.join(f'%r{50 + i}' for i in range(8))}}}, [%r30];\n"
         "tcgen05.wait::ld.sync.aligned;\n"
         + "".join(f"st.global.b32 [%d9+{4 * (c + i)}], %r{50 + i};" for i in range(8))
         + "\n"
@@ -330,7 +333,7 @@ def test_tcgen05_mma(fmt, mn, span, m, n, ws):
     cleared = np.broadcast_to(np.arange(n, dtype=np.uint32), (128, n)).copy().view(np.float32)
     d[:] = cleared
     ref = a @ b.T
-    for i in range(m):  # where the architecture puts row i: see tmem_frg in CUTLASS
+    for i in range(m):  # the architecture's place of row i: see tmem_frg in CUTLASS
         if m == 128:
             d[i] = ref[i]
         elif m == 64 and not ws:
@@ -401,14 +404,19 @@ DONE:
 )
 @pytest.mark.parametrize("copies", [True, False])
 def test_a_of_tensor_memory_is_read_in_the_lanes_of_its_sums(m, n, ws, copies):
-    """Rows that lie there several times may differ: each share of the columns is of what its own lanes hold."""
+    """If rows have several copies, these may differ:
+    each share of the columns is computed from its own lanes' copy."""
     parts = 128 // m if ws else 1
     a, b = ints((parts, m, 16), 6), ints((n, 16), 7)
     if copies:
         a[:] = a[0]
     bbytes, blbo, bsbo = canonical(bf16(b), 128, 0, 2)
     idesc = 1 << 4 | 1 << 7 | 1 << 10 | (n >> 3) << 17 | (m >> 4) << 24
-    lanes = [[i % 16 + 32 * (i // 16) for i in range(m)]] if m == 64 and not ws else [range(m * part, m * part + m) for part in range(parts)]  # fmt: skip
+    lanes = (
+        [[i % 16 + 32 * (i // 16) for i in range(m)]]
+        if m == 64 and not ws
+        else [range(m * part, m * part + m) for part in range(parts)]
+    )
     held = np.zeros((128, 16), np.float32)
     for part, where in enumerate(lanes):
         held[list(where)] = a[part]
@@ -421,7 +429,9 @@ def test_a_of_tensor_memory_is_read_in_the_lanes_of_its_sums(m, n, ws, copies):
         + f"\nadd.u32 %r31, %r22, 16;\ntcgen05.st.sync.aligned.32x32b.x8.b32 [%r31], {{{eight}}};\n"
     )
     ptx = shared.replace("tcgen05.wait::st", fill + "tcgen05.wait::st")
-    ptx = ptx.replace("[%r10], %d2, %d3", "[%r10], [%r32], %d3").replace("setp.ne.u32 %p4", f"add.u32 %r32, %r10, {n + 16};\nsetp.ne.u32 %p4")  # fmt: skip
+    ptx = ptx.replace("[%r10], %d2, %d3", "[%r10], [%r32], %d3").replace(
+        "setp.ne.u32 %p4", f"add.u32 %r32, %r10, {n + 16};\nsetp.ne.u32 %p4"
+    )
     out = np.zeros((128, n), np.float32)
     launch(ptx, 1, 128, [words, bbytes, out], dynamic_smem=len(words) + len(bbytes))
     share = n // parts
@@ -431,7 +441,7 @@ def test_a_of_tensor_memory_is_read_in_the_lanes_of_its_sums(m, n, ws, copies):
 
 
 def test_padding_rows_may_be_uninitialised_on_request():
-    """Only 16 of 64 rows of A are written: refused by default; allowed, the rows that depend on them stay poisoned."""
+    """Only 16 of 64 rows of A are written: refused by default; if allowed, dependent rows stay poisoned."""
     a, b = ints((64, 16), 8), ints((16, 16), 9)
     abytes, albo, asbo = canonical(bf16(a), 0, 0, 2)
     bbytes, blbo, bsbo = canonical(bf16(b), 0, 0, 2)

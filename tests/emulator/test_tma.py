@@ -1,4 +1,5 @@
-"""Tensor copies of 1 to 5 dimensions, every swizzle, out-of-bounds fill, gather4, stores, reductions, multicast."""
+"""Tensor copies of 1 to 5 dimensions, every swizzle, out-of-bounds fill, gather4, stores,
+reductions, multicast."""
 
 import itertools
 
@@ -15,7 +16,7 @@ HEAD = ".extern .shared .align 1024 .b8 dyn[];\n"
 
 
 def copy_kernel(dims, nbytes, mode="tile", coords=None, target="sm_90a"):
-    """Load one box and dump the shared memory it lands in."""
+    """Load one box and dump the shared memory that it fills."""
     n = coords or dims
     loads = "".join(f"ld.param.u32 %r{20 + i}, [c{i}];\n" for i in range(n))
     c = ", ".join(f"%r{20 + i}" for i in range(n))
@@ -31,7 +32,8 @@ setp.ne.u32 %p1, %r1, 0;
 @%p1 bra READY;
 mbarrier.init.shared::cta.b64 [%r3], 1;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], {nbytes};
-cp.async.bulk.tensor.{dims}d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes [%r2], [%d1, {{{c}}}], [%r3];
+cp.async.bulk.tensor.{dims}d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes [%r2], [%d1, \
+{{{c}}}], [%r3];
 READY:
 bar.sync 0;
 WAIT:
@@ -64,7 +66,7 @@ def load_box(tensor_map, coord, nbytes, mode="tile", target="sm_90a"):
 
 
 def swizzled(data, swizzle):
-    """What the box looks like in shared memory that starts at a multiple of 1024."""
+    """A box in shared memory that starts at a multiple of 1024."""
     out = np.zeros_like(data)
     a = np.arange(len(data))
     out[a ^ ((a >> 3) & MASK[swizzle])] = data
@@ -200,7 +202,8 @@ add.u32 %r6, %r2, %r5;
 shl.b32 %r7, %r4, 1;
 mov.u32 %r8, 0;
 mov.u16 %h1, 3;
-cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r6], [%d1, {%r8, %r7}], [%r3], %h1;
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r6], \
+[%d1, {%r8, %r7}], [%r3], %h1;
 WAIT:
 mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r3], 0;
 @!%p2 bra WAIT;

@@ -1,4 +1,4 @@
-"""What the emulator says of a warp that overwrites operands which the other warps' wgmma may still read."""
+"""What the emulator reports if a warp overwrites operands that the other warps' wgmma may still read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_barrier_of_the_warpgroup_orders_it(variant: probe.Variant) -> None:
 
 
 def test_some_interleaving_lets_a_warp_multiply_by_what_another_wrote() -> None:
-    """The emulator runs the warps as far apart as PTX lets them be."""
+    """The emulator lets warps drift as far apart as PTX allows."""
     variant = probe.Variant("fence", "a")
     found = [launched(variant, each)[1] for each in interleavings(12)]
     assert all(warps[w]["old"] == 1 for warps in found for w in range(3))
@@ -62,7 +62,8 @@ def test_some_interleaving_lets_a_warp_multiply_by_what_another_wrote() -> None:
 
 
 def test_counts_of_a_gpu_are_read() -> None:
-    """Two runs: warp 3's rows old, then new and its sleep over after warp 0's store."""
+    """Two runs: in one, warp 3's rows are old; in the other, new,
+    with its sleep over after warp 0's store."""
     old, new = [probe.VALUES, 0, 0, 0, 5, 6, 0, 0], [0, probe.VALUES, 0, 50, 60, 60, 0, 0]
     found = probe.summary(probe.Variant("fence", "a"), 7, old * 4 + old * 3 + new)
     assert found["warps"] == [{"old": 2, "new": 0, "mixed": 0}] * 3 + [{"old": 1, "new": 1, "mixed": 0}]

@@ -1,8 +1,8 @@
-"""Seeded fuzz of every border of the library: what random input ends in, counted.
+"""Seeded fuzzing of every interface of the library: outcomes of random input, counted.
 
-Each module of this package attacks one border and offers functions `fuzz_<what>(count, seed, ...) -> Counts`.
-An input may be accepted or refused with a typed error. Anything else is a defect: an error of another
-class, a call that takes too long, an answer that is wrong.
+Each module of this package attacks one interface with functions `fuzz_<what>(count, seed, ...) -> Counts`. An
+input may be accepted, or refused with a typed error. Anything else is a defect: an error of another class, a
+call that takes too long, a wrong answer.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from dsl_kernels.emulator.errors import EmulatorError
 from dsl_kernels.errors import DslKernelError
 
 TYPED = (DslKernelError, EmulatorError)
-"""What a refusal may be. The emulator stands alone and has its own base class."""
+"""The classes of a refusal. The emulator is independent of the library, and has its own base class."""
 
 KEPT = 20
-"""Defects kept as text; the counts go on."""
+"""Defects kept as text; further ones are only counted."""
 
 WAITED = 10.0
-"""A call is slow by its own time, since the machine may be shared; or when it waited this many times the limit."""
+"""A call is slow by its own CPU time, as the machine may be shared,
+or if it took this many times the limit in all."""
 
 
 @dataclass
 class Counts:
-    """What a number of calls ended in.
+    """The outcomes of a number of calls.
 
     Attributes:
-        runs: Calls in all.
-        typed: Refused with a typed error; the rest of the sound ones were accepted.
-        untyped: Ended in any other exception.
-        slow: Took longer than their limit.
-        mismatches: Answered, and wrongly.
-        examples: The first defects as text, one a line: kind, label, what came.
+        runs: calls in all.
+        typed: calls refused with a typed error.
+        untyped: calls that ended in any other exception.
+        slow: calls that took longer than their limit.
+        mismatches: calls with a wrong answer.
+        examples: the first defects as text, one per line: kind, label, what came.
     """
 
     runs: int = 0
@@ -47,7 +48,7 @@ class Counts:
 
     @property
     def defects(self) -> int:
-        """Calls that ended as none may."""
+        """Calls with an outcome that none may have."""
         return self.untyped + self.slow + self.mismatches
 
     def call(
@@ -59,16 +60,16 @@ class Counts:
         limit_s: float = 1.0,
         **kwargs: Any,
     ) -> Any:
-        """Call a function and add what it ended in.
+        """Call a function and add the outcome.
 
         Args:
-            label: Names the call in an example: enough to repeat it with the seed.
-            function: Called with the remaining arguments.
-            expect: Judges the answer: False or an AssertionError is a mismatch.
-            limit_s: Seconds of its own time the call may take; `float("inf")` where time says nothing.
+            label: names the call in an example, precisely enough to repeat it with the seed.
+            function: called with the remaining arguments.
+            expect: judges the answer: False or an AssertionError is a mismatch.
+            limit_s: CPU seconds that the call may take; `float("inf")` for no limit.
 
         Returns:
-            What the function returned, or None when it raised.
+            The function's result, or None if it raised.
         """
         self.runs += 1
         result, raised = None, None
@@ -115,12 +116,12 @@ class Counts:
         return self
 
     def numbers(self) -> dict[str, int]:
-        """The counts without the examples, as recorded."""
+        """The counts without the examples, as they are recorded."""
         return {name: value for name, value in asdict(self).items() if name != "examples"}
 
 
 def _site(error: BaseException) -> str:
-    """Where an exception came from: the last frame within the library, else the last."""
+    """Where an exception came from: the last frame within the library, or else the last one."""
     import traceback
 
     frames = traceback.extract_tb(error.__traceback__)

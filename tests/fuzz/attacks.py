@@ -1,4 +1,4 @@
-"""The attacks by name: what each calls, how often, and how often in a run of the test suite."""
+"""The attacks by name: what each calls, how often in full, and how often in a run of the test suite."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Attack:
     """One fuzz: `module.function(count, seed)`.
 
     Attributes:
-        runs: of a whole attack.
-        sample: runs of the test suite.
-        chunk: runs between two looks at the clock.
+        runs: runs of a whole attack.
+        sample: runs in the test suite.
+        chunk: runs between two checks of the time.
     """
 
     module: str
@@ -26,7 +26,7 @@ class Attack:
     about: str
 
     def run(self, count: int, seed: int) -> Counts:
-        """The counts of so many runs."""
+        """The counts of `count` runs."""
         function = getattr(importlib.import_module(f".{self.module}", __package__), self.function)
         counts: Counts = function(count, seed)
         return counts

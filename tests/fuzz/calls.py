@@ -1,6 +1,6 @@
-"""Fuzz of the public ops and the two steps: arguments that fit, with some of them replaced or bent.
+"""Fuzzing of the public ops and the two steps: valid arguments, some of them replaced or altered.
 
-A few calls stay valid, of drawn sizes. Whatever a call accepts, bent or not, is compared with the reference.
+A few calls stay valid, with random sizes. Whatever a call accepts is compared with the reference.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from . import Counts
 from .values import draw, spelled
 
 VALID = 0.02
-"""Share of the calls that are left as they are: each costs as much as hundreds of refusals."""
+"""The share of calls that stay valid: each costs as much as hundreds of refusals."""
 
 LIMIT_S = 4.0
-"""More than a refusal's second: kernels of an answer run in the interpreter, and a step's attention is refused behind two."""
+"""More than a refusal needs: an answer's kernels run in the interpreter,
+and a step refuses attention only after two."""
 
 LN2 = math.log(2)
 
@@ -41,7 +42,7 @@ def fuzz_calls(count: int, seed: int) -> Counts:
     counts, generator = Counts(), random.Random(seed)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    # What the first call of a process loads is not the call's own time.
+    # Warm up: what the first call of a process loads must not count as the call's own time.
     for target in TARGETS:
         target(**target.arguments(0))
     try:
@@ -76,7 +77,7 @@ def _one_call(counts: Counts, generator: random.Random, number: int) -> None:
 
 
 def _copy(value: Any) -> Any:
-    """What the judge is shown: an input that nothing wrote to."""
+    """A copy for the judge, to which nothing was written."""
     plain = type(value) is torch.Tensor and value.layout == torch.strided and not value.is_nested
     if not plain or value.is_meta or value.numel() > 1 << 22:
         return value
@@ -84,7 +85,7 @@ def _copy(value: Any) -> Any:
 
 
 def _bent(generator: random.Random, value: Any) -> tuple[Any, str]:
-    """Another value in place of one that fits, and its name."""
+    """A replacement for a valid value, and its name."""
     if isinstance(value, torch.Tensor) and generator.random() < 0.6:
         name, bend = generator.choice(BENDS)
         try:
@@ -119,7 +120,7 @@ def _inside(value: torch.Tensor) -> torch.Tensor:
 
 
 def _with(value: torch.Tensor, number: int) -> torch.Tensor:
-    """With another integer in the middle; a float of that size would only show how far fp32 reaches."""
+    """With another integer in the middle; a float of that size would only test the range of fp32."""
     if value.dtype.is_floating_point:
         raise TypeError("not an integer tensor")
     found = value.clone()
@@ -185,11 +186,11 @@ BENDS: tuple[tuple[str, Callable[[torch.Tensor], Any]], ...] = (
 
 
 class Target:
-    """A function to call, how its arguments are drawn and how an answer is judged.
+    """A function to call, how to draw its arguments, and how to judge its answer.
 
     Args:
-        make: seed -> arguments that fit, `executor` aside.
-        expected: arguments -> whether an answer is right, from the reference.
+        make: seed -> valid arguments, without `executor`.
+        expected: arguments -> whether an answer is right, by the reference.
     """
 
     def __init__(
@@ -262,7 +263,8 @@ def _prefill_right(a: Mapping[str, Any], found: torch.Tensor) -> bool:
 def _selector(seed: int) -> dict[str, Any]:
     paged = seed % 2 == 0
     drawn = _problem(
-        "topk_selector", "default", seed, lens=[40, 0, 100 + seed], k=16, page_size=32 if paged else 0, pages=64
+        "topk_selector", "default", seed, lens=[40, 0, 100 + seed], k=16, page_size=32 if paged else 0,
+        pages=64
     )  # fmt: skip
     drawn["block_table"] = drawn["block_table"].remainder(64) if paged else None
     drawn["page_size"] = 32
@@ -282,12 +284,14 @@ def _attention(seed: int) -> dict[str, Any]:
     form = "fp8" if seed % 3 == 2 else "bf16"
     pattern = ("random", "mixed", "holes", "tail")[seed % 4]
     drawn = _problem(
-        "sparse_mla", form, seed, t=1 + seed % 3, heads=8 if seed < 4 else 16, topk=64, n=96, ids=pattern, sink=True
+        "sparse_mla", form, seed, t=1 + seed % 3, heads=8 if seed < 4 else 16, topk=64, n=96, ids=pattern,
+        sink=True
     )  # fmt: skip
     t, heads, _ = drawn["q_nope"].shape
     return {
         "q_nope": drawn["q_nope"], "q_pe": drawn["q_pe"], "kv": drawn.get("ckv", drawn.get("kv_cache")),
-        "kpe": drawn.get("kpe"), "indices": drawn["indices"], "attn_sink": drawn["attn_sink"], "sm_scale": 0.1,
+        "kpe":
+            drawn.get("kpe"), "indices": drawn["indices"], "attn_sink": drawn["attn_sink"], "sm_scale": 0.1,
         "lse_base": "2", "splits": None, "workspace": None, "variant": None, "arch": "sm_90a",
         "out": torch.zeros(t, heads, 512, dtype=torch.bfloat16) if seed % 2 == 0 else None,
         "lse": torch.zeros(t, heads) if seed % 2 == 0 else None,
@@ -312,7 +316,7 @@ def _attends(a: Mapping[str, Any], ids: torch.Tensor, found: tuple[torch.Tensor,
         "sm_scale": float(a["sm_scale"]), "lse_scale": LN2 if a["lse_base"] == "e" else 1.0,
     }  # fmt: skip
     if abs(inputs["sm_scale"]) > 1:
-        # The limits are for logits of the size that attention has.
+        # The tolerances assume logits of the size that attention has.
         return True
     return _agrees("sparse_mla", form, inputs, {"out": found[0], "lse": found[1]})
 
@@ -349,7 +353,7 @@ def _prefill(seed: int) -> dict[str, Any]:
 
 
 def _step_right(a: Mapping[str, Any], found: dsa.StepOutput) -> bool:
-    """The attention over what the step selected; the selection is judged by `step_check` elsewhere."""
+    """Judges the attention over the selected tokens; `step_check` judges the selection elsewhere."""
     return _attends(a, found.indices, (found.out, found.lse))
 
 

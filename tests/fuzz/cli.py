@@ -1,7 +1,7 @@
-"""Fuzz of the command line: every command with options that fit, and with what nobody should type.
+"""Fuzzing of the command line: every command, with valid options and with hostile ones.
 
-The commands run in this process, where nothing may compile; some run again as processes of their own and must end
-alike. A usage error of typer, which ends with status 2 and says why, is a typed refusal.
+Commands run in this process, where nothing may compile; some run again as processes of their own, with the
+same outcome. A usage error of typer, which exits with 2 and gives a reason, is a typed refusal.
 """
 
 from __future__ import annotations
@@ -28,22 +28,34 @@ from .helpers import isolated
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = (
-    "", " ", "x", "-1", "0", "1", "2147483648", "9" * 40, "1e5", "3.5", "nan", "inf", "--", "-", "é", "a\nb", "[red]", "[/]", "%s",
-    "{}", "'", "\\", "../..", "/dev/null", "/dev/null/x", "/nonexistent/x", "n" * 3000, "a b", "=", "a=", "=1", "t=1=2", ",", "t=²",
-    "t=--5", "t=1,t=2", "rows=-1", "rows=99999999999999999999999", "(", "[", "*", "\udcff", "ſ", "None", "True", "sm_90", "sm_100a",
-    "prefill", "decode", "fp8", "bf16", "tiny,huge", "real,", "cuda", "emulator", "interpretr", "NVIDIA H100", "smoke", "core",
+    "", " ", "x", "-1", "0", "1", "2147483648", "9" * 40, "1e5", "3.5", "nan", "inf", "--", "-", "é", "a\nb",
+    "[red]", "[/]", "%s",
+    "{}", "'", "\\", "../..", "/dev/null", "/dev/null/x", "/nonexistent/x", "n" * 3000, "a b", "=", "a=",
+    "=1", "t=1=2", ",", "t=²",
+    "t=--5", "t=1,t=2", "rows=-1", "rows=99999999999999999999999", "(", "[", "*", "\udcff", "ſ", "None",
+    "True", "sm_90", "sm_100a",
+    "prefill", "decode", "fp8", "bf16", "tiny,huge", "real,", "cuda", "emulator", "interpretr", "NVIDIA H100",
+    "smoke", "core",
 )  # fmt: skip
-# What options and arguments take, by name; those that are not here are drawn from what is hostile alone.
+# Valid values of options and arguments, by name; all others are drawn from hostile values only.
 FITTING: dict[str, tuple[str, ...]] = {
     "op": ("sparse_mla", "topk_selector", "lightning_indexer"), "backend": ("tilelang", "cutedsl"),
-    "arch": ("sm_90a", "sm_100a", "sm90a"), "executor": ("interpreter", "cuda", "emulator"), "tier": ("tiny",), "jobs": ("1", "2"),
-    "kind": ("decode", "prefill"), "size": ("tiny",), "batch": ("1", "2"), "rows": ("1", "3"), "context": ("65", "130"),
+    "arch":
+        ("sm_90a", "sm_100a", "sm90a"), "executor": ("interpreter", "cuda", "emulator"), "tier": ("tiny",),
+        "jobs": ("1", "2"),
+    "kind":
+        ("decode", "prefill"), "size": ("tiny",), "batch": ("1", "2"), "rows": ("1", "3"),
+        "context": ("65", "130"),
     "heads": ("8", "16"), "index_heads": ("32", "64"), "topk": ("64", "128"), "kv": ("bf16", "joined", "fp8"),
-    "next_n": ("1", "2"), "pages": ("0", "40"), "seed": ("0", "7"), "sample": ("1", "2"), "form": ("bf16", "default", "decode"),
-    "gpu": ("NVIDIA H200", ""), "tuned": ("NVIDIA H200",), "days": ("0", "7"), "max_size": ("0", "100"), "schedules": ("1",),
+    "next_n":
+        ("1", "2"), "pages": ("0", "40"), "seed": ("0", "7"), "sample": ("1", "2"),
+        "form": ("bf16", "default", "decode"),
+    "gpu":
+        ("NVIDIA H200", ""), "tuned": ("NVIDIA H200",), "days": ("0", "7"), "max_size": ("0", "100"),
+        "schedules": ("1",),
     "grid": ("smoke",), "repeats": ("1",), "workload": ("step.safetensors", "none.safetensors", "."),
 }  # fmt: skip
-# Calls that `explain` can explain: sizes belong to their operation.
+# Calls that `explain` can explain, as sizes must suit their operation.
 CALLS: dict[str, dict[str, tuple[str, ...]]] = {
     "select": {"op": ("topk_selector",), "form": ("default",), "dim": ("rows=4,stride=4096,k=2048",)},
     "attend": {"op": ("sparse_mla",), "form": ("bf16", "fp8"), "dim": ("t=16,heads=16,topk=2048",)},
@@ -53,7 +65,7 @@ CALLS: dict[str, dict[str, tuple[str, ...]]] = {
         "dim": ("b=2,next_n=1,heads=64,max_pages=9,stride=576",),
     },
 }
-# Each command, and how often it comes: those that look at the whole set take most of a second.
+# Each command with its frequency: those that go through the whole set take most of a second.
 WEIGHTS = {
     "list": 1,
     "warmup": 1,
@@ -68,14 +80,14 @@ WEIGHTS = {
 
 @lru_cache(maxsize=1)
 def parser() -> Any:
-    """The whole command line, made once: that takes typer longer than most commands."""
+    """The whole command line, built once: building it takes typer longer than most commands take."""
     from dsl_kernels.cli import app
 
     return get_command(app)
 
 
 def commands() -> dict[str, Any]:
-    """Every command by its words."""
+    """Every command, by its words."""
     found: dict[str, Any] = {}
 
     def walk(group: Any, words: tuple[str, ...]) -> None:
@@ -90,7 +102,7 @@ def commands() -> dict[str, Any]:
 
 
 def line(name: str, command: Any, ids: Sequence[str], generator: random.Random) -> list[str]:
-    """A command with arguments, most of which fit."""
+    """A command with arguments, most of them valid."""
     words: list[str] = []
     trailing: list[str] = []
     takes = [param.name for param in command.params if not getattr(param, "is_flag", False)]
@@ -103,11 +115,11 @@ def line(name: str, command: Any, ids: Sequence[str], generator: random.Random) 
         value = generator.choice(HOSTILE if param.name in spoiled or not fitting else fitting)
         wanted = 0.9 if param.name in (*spoiled, "size", "executor", "dim", "form") else 0.25
         if param.param_type_name == "argument":
-            # Without names, commands take every variant there is.
+            # Without names, a command would take all variants.
             if param.required or param.nargs == -1 or generator.random() < 0.7:
                 trailing.append(value)
         elif param.is_flag:
-            # Records are the checkout's own.
+            # --record would write into the checkout.
             if generator.random() < 0.2 and param.name != "record":
                 words.append(generator.choice([*param.opts, *param.secondary_opts]))
         elif generator.random() < wanted:
@@ -120,7 +132,7 @@ def line(name: str, command: Any, ids: Sequence[str], generator: random.Random) 
 
 
 def run(argv: Sequence[str]) -> Any:
-    """Run a command in this process; a refusal becomes its error, anything but an exit is raised as it is."""
+    """Run a command in this process; a refusal becomes its error, any exception but an exit is raised."""
     from dsl_kernels.cli import app
 
     with mock.patch("typer.testing._get_command", lambda _: parser()):
@@ -135,7 +147,7 @@ def run(argv: Sequence[str]) -> Any:
 
 
 def judge(argv: Sequence[str]) -> Callable[[Any], bool | None]:
-    """Status 0 or 1, and JSON where it was asked for."""
+    """Status 0 or 1, and JSON if it was requested."""
 
     def right(result: Any) -> None:
         assert result.exit_code in (0, 1), f"status {result.exit_code}"
@@ -147,7 +159,7 @@ def judge(argv: Sequence[str]) -> Callable[[Any], bool | None]:
 
 @contextlib.contextmanager
 def stage() -> Iterator[None]:
-    """An isolated folder with a workload file, and the generated set from outside the checkout."""
+    """An isolated folder with a workload file, and the generated set outside the checkout."""
     from dsl_kernels import variants
     from dsl_kernels.dsa import steps
 
@@ -181,12 +193,12 @@ def fuzz_cli(count: int, seed: int, processes: int = 0) -> Counts:
     generator, counts = random.Random(seed), Counts()
     known = commands()
     if torch.cuda.is_available():
-        # It would measure for hours.
+        # On a GPU it would measure for hours.
         del known["bench"]
     names = list(known)
     weights = [WEIGHTS.get(name, 2.0) for name in names]
     with stage():
-        # Those of the selector run fastest.
+        # The selector's variants run fastest.
         ids = variants.ids(variants.variants("topk_selector"))
         run(["run", "decode", "--size", "tiny", "--executor", "interpreter"])
         for turn in range(count):
@@ -211,7 +223,7 @@ def fuzz_cli(count: int, seed: int, processes: int = 0) -> Counts:
 
 
 MAKING = ("bundle write", "export-kernel")
-"""Commands that refuse the second time: what they make is there."""
+"""Commands that refuse a second run, because their output exists."""
 LIMIT_S = {
     "run": 20.0,
     "verify": 20.0,
@@ -221,11 +233,12 @@ LIMIT_S = {
     "list": 5.0,
     "bundle write": 5.0,
 }
-"""Seconds for commands that run kernels in the interpreter, ask other programs, or look at every variant."""
+"""Time limits of commands that run kernels in the interpreter, start other programs,
+or go through every variant."""
 
 
 def _process(argv: Sequence[str]) -> int:
-    """The status of a command as a process; a trace is raised."""
+    """The exit status of a command as a process; raises if it printed a traceback."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-m", "dsl_kernels", *argv],

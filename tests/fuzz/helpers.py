@@ -1,6 +1,7 @@
-"""Fuzz of the public helpers: arguments that fit, with one or two of them replaced by what no caller should pass.
+"""Fuzzing of the public helpers: valid arguments, one or two of them replaced by hostile ones.
 
-A helper is everything outside the ops that is importable without an underscore and that a caller has a reason to call.
+Helpers are the functions outside the ops that can be imported without an underscore and that a caller has a
+reason to use.
 """
 
 from __future__ import annotations
@@ -46,13 +47,14 @@ Judge = Callable[[Any], Any]
 
 
 def REFUSED(answer: Any) -> bool:
-    """In place of a judge: the arguments are of the right types, and yet there is nothing to be had for them."""
+    """Stands for a judge if even valid arguments are refused,
+    because this machine lacks what they ask for."""
     return False
 
 
 @dataclass(frozen=True)
 class Helper:
-    """A function and arguments that fit; `right` judges its answer to them."""
+    """A function and valid arguments; `right` judges its answer to them."""
 
     name: str
     function: Callable[..., Any]
@@ -61,7 +63,7 @@ class Helper:
 
 
 def helpers(folder: Path) -> list[Helper]:
-    """Every helper, with arguments that fit; files go below `folder`."""
+    """Every helper, with valid arguments; files go below `folder`."""
     import dsl_kernels
     from dsl_kernels import (
         arch,
@@ -129,7 +131,8 @@ def helpers(folder: Path) -> list[Helper]:
     add("Problem.workload", problem.workload, lambda r: r == workload, name=workload.name)
     add(
         "binding.bind", binding.bind, lambda r: r.dims["n"] == 5,
-        operands=(base.OperandSpec("x", ("n", 512), "float32"),), values={"x": torch.zeros(5, 512)}, static={},
+        operands=(base.OperandSpec("x", ("n", 512), "float32"),), values={"x": torch.zeros(5, 512)},
+        static={},
     )  # fmt: skip
     add(
         "layouts.pack_index_keys",
@@ -208,7 +211,8 @@ def helpers(folder: Path) -> list[Helper]:
     add("grids.bucket_of", grids.bucket_of, entry={"op": "sparse_mla", "form": "bf16", "bucket": {"t": 1}})
     add(
         "grids.write_tuned", grids.write_tuned, Path.exists, gpu="Some GPU", folder=folder / "more",
-        entries=[{"op": "o", "form": "f", "bucket": {"t": 1}, "variant": "v", "launch": {}, "us": {}}], environment={},
+        entries=[{"op": "o", "form": "f", "bucket": {"t": 1}, "variant": "v", "launch": {}, "us": {}}],
+        environment={},
     )  # fmt: skip
     add("measure.touched_bytes", measure.touched_bytes, lambda r: r > 0, size=size)
     add("measure.pool", measure.pool, lambda r: r.pages == measure.CONTEST_PAGES, size=size)
@@ -288,7 +292,8 @@ def helpers(folder: Path) -> list[Helper]:
     add("trial.on_cpu", trial.on_cpu, len, values={"x": torch.zeros(3), "k": 4})
     add(
         "trial.run", trial.run, lambda r: r.comparison.ok, variant=selector,
-        workload=problems.get("topk_selector").workloads[0], executor=executors.Interpreter(), seed=0, device="cpu",
+        workload=problems.get("topk_selector").workloads[0], executor=executors.Interpreter(), seed=0,
+        device="cpu",
         launch=None, example=example,
     )  # fmt: skip
     add("executors.get", executors.get, lambda r: r.name == "cuda", name="cuda")
@@ -349,7 +354,8 @@ def helpers(folder: Path) -> list[Helper]:
     add("runs.of", runs.of, variant=variant, path=None)
     add("runs.summary", runs.summary, lambda r: r == "not run", records=[])
     add(
-        "runs.record", runs.record, variant=variant, executor="interpreter", where="CPU", date="2026-01-01", workloads=3,
+        "runs.record", runs.record, variant=variant, executor="interpreter", where="CPU", date="2026-01-01",
+        workloads=3,
         path=folder / "runs.json", counted=None,
     )  # fmt: skip
     add("describe.describe", describe.describe, len, schedule=schedule, arch=arch.get_arch("sm_90a"))
@@ -363,8 +369,10 @@ def helpers(folder: Path) -> list[Helper]:
                 text="1" if variable.default != {} else f"sparse_mla={variant.id}",
             )
     add(
-        "emulator.launch", emulator.launch, lambda r: r.ok, ptx=PTX, grid=1, block=32, args=[np.zeros(32, np.int32)],
-        cluster=None, dynamic_smem=0, interleaving=None, entry="twice", check="raise", roles=None, names=["p"],
+        "emulator.launch", emulator.launch, lambda r: r.ok, ptx=PTX, grid=1, block=32,
+        args=[np.zeros(32, np.int32)],
+        cluster=None, dynamic_smem=0, interleaving=None, entry="twice", check="raise", roles=None,
+        names=["p"],
         registers_per_thread=0, instruction_limit=10_000, max_findings=5,
     )  # fmt: skip
     add(
@@ -415,7 +423,7 @@ def helpers(folder: Path) -> list[Helper]:
 
 def _setting(variable: Any) -> Callable[[Any], Any]:
     def read(text: Any) -> Any:
-        # What a shell can set is text without NUL.
+        # A shell can only set text without NUL.
         value = (
             str(text).replace("\0", "")
             if isinstance(text, str | int | float) and abs(_size(text)) < 10**40
@@ -441,9 +449,9 @@ def _structured(emulator: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def isolated() -> Iterator[Path]:
-    """A folder of its own as working directory, with an empty cache, in a process that must not compile.
+    """A new working directory with an empty cache, in a process that must not compile.
 
-    Records of runs and tuned tables that a helper or a command writes go there too.
+    Recorded runs and tuned tables that a helper or a command writes go there too.
     """
     from dsl_kernels import measured
     from dsl_kernels.verification import runs
@@ -467,16 +475,16 @@ def isolated() -> Iterator[Path]:
 
 
 def fuzz_helpers(count: int, seed: int, only: str = "") -> Counts:
-    """Call helpers `count` times, with arguments of which up to two do not fit."""
+    """Call helpers `count` times, with up to two hostile arguments."""
     from dsl_kernels.emulator import BuildError
     from dsl_kernels.emulator.build import load
 
     generator, counts = random.Random(seed), Counts()
     with contextlib.suppress(BuildError):
-        load()  # the emulator's core, which the empty cache would have compiled again
+        load()  # the emulator's core, which an empty cache would compile again
     with isolated() as folder:
         listed = [helper for helper in helpers(folder) if only in helper.name]
-        for helper in listed:  # as they are, and with time: first uses import and compile
+        for helper in listed:  # valid and without a time limit, as first uses import and compile
             typed = counts.typed
             counts.call(helper.name, _ended, helper, helper.arguments, expect=_judge(helper), limit_s=60)
             if counts.typed > typed and helper.right is not REFUSED:
@@ -493,7 +501,7 @@ def fuzz_helpers(count: int, seed: int, only: str = "") -> Counts:
 
 
 def _ended(helper: Helper, arguments: Mapping[str, Any]) -> Any:
-    """What a helper answers; of a generator its first answers."""
+    """A helper's answer; the first items of a generator."""
     result = helper.function(**arguments)
     return list(itertools.islice(result, 3)) if isgenerator(result) else result
 
@@ -504,7 +512,7 @@ def _judge(helper: Helper) -> Callable[[Any], bool | None] | None:
 
 
 def _mutated(value: Any, generator: random.Random) -> Any:
-    """Another value, or the same mapping or sequence with something else in it."""
+    """Another value, or the same mapping or sequence with one item replaced."""
     if isinstance(value, dict) and value and generator.random() < 0.4:
         return {**value, generator.choice(sorted(value)): draw(generator)}
     if isinstance(value, list | tuple) and value and generator.random() < 0.3:

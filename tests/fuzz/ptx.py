@@ -1,7 +1,7 @@
-"""Fuzz of the emulator: mutants of hand-written and of compiled PTX end in a report or in a typed error.
+"""Fuzzing of the emulator: mutants of hand-written and of compiled PTX end in a report or in a typed error.
 
-Hand-written programs are those of the emulator's own tests. Compiled ones come from the artifact cache, where they are
-there, with the operands of a tiny workload. Every mutant may execute a few thousand instructions.
+Hand-written programs are those of the emulator's own tests. Compiled ones come from the artifact cache, if
+they are there, with the operands of a tiny workload. Every mutant may execute a few thousand instructions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from tests.emulator.kernels import PROGRAMS  # noqa: E402
-from tests.emulator.test_grid import ASYNC_RING, GRID_BARRIER, LAST_ARRIVER, RING, run_merge, run_ring  # noqa: E402
+from tests.emulator.test_grid import (  # noqa: E402
+    ASYNC_RING,
+    GRID_BARRIER,
+    LAST_ARRIVER,
+    RING,
+    run_merge,
+    run_ring,
+)
 
 INSTRUCTIONS = 20_000
 VARIANTS = (
@@ -50,20 +57,26 @@ REGISTER = re.compile(r"(%[a-z]+)\d+\b")
 MODIFIER = re.compile(r"(?<=[a-z0-9])\.[a-z]\w*(?:::\w+)*")
 OPCODE = re.compile(r"(?<=[\s;])[a-z]\w*(?:\.[\w:]+)+(?=\s)")
 NUMBERS = (
-    "0", "1", "-1", "2", "3", "7", "31", "32", "33", "64", "255", "256", "4096", "65535", "65536", "1048576", "2147483647", "2147483648",
-    "-2147483648", "4294967295", "4294967296", "9223372036854775807", "-9223372036854775808", "18446744073709551615",
-    "18446744073709551616", "9" * 30, "0x7fffffff", "0xffffffffffffffff", "010", "0b1", "0f7FC00000", "0d7FF0000000000000", "1e9", "1.5",
+    "0", "1", "-1", "2", "3", "7", "31", "32", "33", "64", "255", "256", "4096", "65535", "65536", "1048576",
+    "2147483647", "2147483648",
+    "-2147483648", "4294967295", "4294967296", "9223372036854775807", "-9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616", "9" * 30, "0x7fffffff", "0xffffffffffffffff", "010", "0b1", "0f7FC00000",
+    "0d7FF0000000000000", "1e9", "1.5",
 )  # fmt: skip
 PIECES = (
-    "", " ", ";", ",", "{", "}", "{}", "[", "]", "(", ")", "<", ">", "|", "!", "@", "_", ":", "+", "-", "//", "/*", "*/", "\n", "\"",
-    "%r1", "%rd1", "%f1", "%p1", "%d1", "%h1", "%tid.x", "%clock", ".v4", ".v2", ".b8", ".pred", ".b128", ".shared", ".local",
-    ".cta_group::2", ".x4", ".trans", ".noinc", "ret", "exit", "bra", "trap", ".reg .b32 %x<9>;", ".shared .b8 x[64];", "\u00e9", "\0",
+    "", " ", ";", ",", "{", "}", "{}", "[", "]", "(", ")", "<", ">", "|", "!", "@", "_", ":", "+", "-", "//",
+    "/*", "*/", "\n", "\"",
+    "%r1", "%rd1", "%f1", "%p1", "%d1", "%h1", "%tid.x", "%clock", ".v4", ".v2", ".b8", ".pred", ".b128",
+    ".shared", ".local",
+    ".cta_group::2", ".x4", ".trans", ".noinc", "ret", "exit", "bra", "trap", ".reg .b32 %x<9>;",
+    ".shared .b8 x[64];", "\u00e9", "\0",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Source:
-    """A program that can be run: its text, and what runs a text in its place."""
+    """A program: its text, and a function that runs a text with its operands."""
 
     name: str
     ptx: str
@@ -71,7 +84,7 @@ class Source:
 
 
 def fuzz_ptx(count: int, seed: int) -> Counts:
-    """Run so many mutants; each may take a second of its own time, parsing and running."""
+    """Run `count` mutants; each may take a second of CPU time to parse and run."""
     counts = Counts()
     for label, attempt in mutants(count, seed):
         counts.call(label, attempt)
@@ -79,7 +92,7 @@ def fuzz_ptx(count: int, seed: int) -> Counts:
 
 
 def mutants(count: int, seed: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Labels and runs; a label names the seed and the number, which give the mutant again."""
+    """Labels and runs; a label contains the seed and number that give the mutant again."""
     known = sources()
     for number in range(count):
         rng = random.Random(f"{seed}/{number}")
@@ -99,17 +112,22 @@ def mutants(count: int, seed: int) -> Iterator[tuple[str, Callable[[], object]]]
 
 
 def attempt(source: Source, ptx: str, interleaving: Interleaving, check: str) -> object:
-    """Run a mutant; a failure of the emulator itself is a defect although its error is typed."""
+    """Run a mutant; an internal failure of the emulator is a defect although its error is typed."""
     try:
         return source.run(ptx, interleaving, check)
     except InternalError as error:
         raise AssertionError(f"the emulator failed: {error}") from error
 
 
-# ------------------------------------------------------------------------------------------ sources
 @lru_cache(maxsize=1)
 def sources() -> tuple[Source, ...]:
-    written = {**PROGRAMS, "ring": (RING, run_ring), "async ring": (ASYNC_RING, run_ring), "merge": (LAST_ARRIVER, run_merge), "grid": (GRID_BARRIER, run_merge)}  # fmt: skip
+    written = {
+        **PROGRAMS,
+        "ring": (RING, run_ring),
+        "async ring": (ASYNC_RING, run_ring),
+        "merge": (LAST_ARRIVER, run_merge),
+        "grid": (GRID_BARRIER, run_merge),
+    }
     return (*(_written(name, *program) for name, program in written.items()), *_compiled())
 
 
@@ -122,7 +140,7 @@ def _written(name: str, ptx: str, run: Callable[..., Any]) -> Source:
 
 
 def _compiled() -> Iterator[Source]:
-    """The variants that are in the cache, with the launch of their smallest workload as it was recorded."""
+    """The variants in the cache, with the recorded launch of their smallest workload."""
     for name in VARIANTS:
         variant = variants.get(name)
         if cache.lookup(variant) is None:
@@ -145,7 +163,7 @@ def _compiled() -> Iterator[Source]:
 
 
 def _copied(args: list[Any]) -> list[Any]:
-    """Operands that a mutant may write."""
+    """Copies of operands, which a mutant may write."""
     from dataclasses import replace
 
     return [
@@ -158,7 +176,6 @@ def _copied(args: list[Any]) -> list[Any]:
     ]
 
 
-# ------------------------------------------------------------------------------------------ changes
 def _token(rng: random.Random, ptx: str) -> re.Match[str] | None:
     return TOKEN.search(ptx, rng.randrange(len(ptx) + 1)) or TOKEN.search(ptx)
 
@@ -217,7 +234,7 @@ def change_number(rng: random.Random, ptx: str) -> str:
 
 
 def change_register(rng: random.Random, ptx: str) -> str:
-    """Another register of the same kind, mostly one that is declared: %r7 becomes %r12."""
+    """Another register of the same kind, usually a declared one: %r7 becomes %r12."""
     found = REGISTER.search(ptx, rng.randrange(len(ptx) + 1))
     if not found:
         return ptx
@@ -226,14 +243,14 @@ def change_register(rng: random.Random, ptx: str) -> str:
 
 
 def change_modifier(rng: random.Random, ptx: str) -> str:
-    """A part of an opcode becomes a part of another one."""
+    """Replace a modifier of an opcode by one of another instruction."""
     found = MODIFIER.search(ptx, rng.randrange(len(ptx) + 1))
     other = MODIFIER.search(ptx, rng.randrange(len(ptx) + 1))
     return _put(ptx, found, other[0]) if found and other else ptx
 
 
 def change_opcode(rng: random.Random, ptx: str) -> str:
-    """An instruction gets the opcode of another one."""
+    """Give an instruction the opcode of another one."""
     found = OPCODE.search(ptx, rng.randrange(len(ptx) + 1))
     other = OPCODE.search(ptx, rng.randrange(len(ptx) + 1))
     return _put(ptx, found, other[0]) if found and other else ptx
@@ -271,5 +288,6 @@ def truncate(rng: random.Random, ptx: str) -> str:
 
 CHANGES = (
     drop_token, repeat_token, swap_tokens, copy_token, put_piece, flip_bytes, truncate,
-    *(4 * (change_number, change_register, drop_line, repeat_line, move_line)), *(2 * (change_modifier, change_opcode)),
+    *(4 * (change_number, change_register, drop_line, repeat_line, move_line)),
+    *(2 * (change_modifier, change_opcode)),
 )  # fmt: skip

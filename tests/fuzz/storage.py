@@ -1,7 +1,7 @@
 """Damage and kills: what the cache and bundles load afterwards, and whether the next writer recovers.
 
-Artifacts are made by hand, so no compiler is needed. Damage is one change of one file; a kill is SIGKILL to a writer
-before a chosen one of its steps on the file system. Some runs change nothing, so that loading is seen to work.
+Artifacts are made by hand, so no compiler is needed. Damage is one change of one file; a kill is a SIGKILL of
+a writer before one of its file-system operations. Some runs change nothing, to show that loading works.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from . import Counts
 
 NAME = "scale__tilelang_sm90a__t"
 CODE = {file: f"{file} of {NAME}".encode() for file in ("kernel.cubin", "kernel.ptx")}
-# Steps of a writer that a kill may come before; the longest writer here takes fewer.
+# File-system operations before which a kill may come; the longest writer here does fewer.
 STEPS = 60
 EVENTS = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.chmod", "fcntl.flock", "os.scandir")
 
 
 def fuzz_cache_corruption(count: int, seed: int) -> Counts:
-    """Load an artifact from the cache after one change of one of its files: it is right, or nothing is loaded."""
+    """Load an artifact from the cache after one change of one of its files: it is right, or a miss."""
     counts, generator = Counts(), random.Random(seed)
     with _place() as place:
         variant = _variant(place)
@@ -53,7 +53,8 @@ def fuzz_cache_corruption(count: int, seed: int) -> Counts:
 
 
 def fuzz_bundle_corruption(count: int, seed: int) -> Counts:
-    """Load a variant from a bundle after one change: of a file's bytes, or of the index with its hash in step."""
+    """Load a variant from a bundle after one change: of a file's bytes,
+    or of the index with its hash updated."""
     counts, generator = Counts(), random.Random(seed)
     with _place() as place:
         variant = _variant(place)
@@ -70,9 +71,9 @@ def fuzz_bundle_corruption(count: int, seed: int) -> Counts:
 
 
 def fuzz_kills(count: int, seed: int) -> Counts:
-    """Kill a writer before one of its steps, look at what is there, and write again: two calls a kill.
+    """Kill a writer before one of its operations, load, and write again: two calls per kill.
 
-    What is there is whole or nothing, the next writer succeeds, and no working folder is left behind.
+    What is loaded is complete or a miss, the next writer succeeds, and no temporary folder is left.
     """
     counts, generator = Counts(), random.Random(seed)
     for run in range(count):
@@ -90,7 +91,7 @@ def _kill_compile(counts: Counts, place: Path, step: int) -> None:
         counts.call(label, store.fetch, variant, bundle.CUBIN, expect=_right)
 
     def again() -> Any:
-        # Another text: compiled beside what is there, so that this writer has to sweep in any case.
+        # An edited text has another key, so this writer adds an entry, and cleans up in any case.
         variant.path.write_text(variant.path.read_text() + "# edited\n")
         return store.fetch(variant, bundle.CUBIN), cache.lookup(variant)
 
@@ -110,7 +111,7 @@ def _kill_bundle(counts: Counts, place: Path, step: int) -> None:
 
     write()
     _killed(step, write)
-    # While the old bundle makes room for the new one there may be none, which is a typed error.
+    # Between removing the old bundle and renaming the new one there may be none, which is a typed error.
     counts.call(f"load after a writer was killed at {step}", _load_from, root, variant, expect=_right)
 
     def recovered(_: bundle.Bundle) -> bool:
@@ -139,7 +140,7 @@ def _kill_emit(counts: Counts, place: Path, step: int) -> None:
 
 
 def _killed(step: int, write: Callable[[], Any]) -> None:
-    """Run a writer in a child that dies before its `step`-th step on the file system, if it gets that far."""
+    """Run a writer in a child that dies before its `step`-th file-system operation, if it gets that far."""
     child = os.fork()
     if child == 0:
         try:
@@ -159,7 +160,7 @@ def _killed(step: int, write: Callable[[], Any]) -> None:
 
 
 def _damage(root: Path, generator: random.Random) -> str:
-    """Change one file below `root` in one way, and say which."""
+    """Change one file below `root` in one way; returns a description."""
     path = generator.choice(sorted(p for p in root.rglob("*") if p.is_file()))
     content = bytearray(path.read_bytes())
     place = generator.randrange(len(content))
@@ -187,7 +188,7 @@ def _damage(root: Path, generator: random.Random) -> str:
 
 
 def _forge(root: Path, generator: random.Random) -> str:
-    """Change one value or name in a bundle's index, and bring its hash in step."""
+    """Change one value or name in a bundle's index, and update its hash."""
     content = json.loads((root / bundle.INDEX).read_text())
     del content["sha256"]
     holder: Any = content
@@ -225,7 +226,7 @@ def _right(found: tuple[Artifact, bytes]) -> bool:
 
 @contextlib.contextmanager
 def _place() -> Iterator[Path]:
-    """A folder with a cache of its own, and a compiler that leaves the hand-made artifact."""
+    """A folder with its own cache, and a compiler that leaves the hand-made artifact."""
 
     def compile_module(self: Any, path: Path, arch: str, out_dir: Path, *, lineinfo: bool = True) -> Artifact:
         for file, content in CODE.items():
@@ -270,7 +271,8 @@ def _artifact() -> Artifact:
             Param("scale", "float32", "scale"),
         ),
         dims={"n": ("x", "shape", 0), "x_stride": ("x", "stride", 0)}, grid=("(n + 127) // 128", "1", "1"),
-        block=(128, 1, 1), cluster=(1, 1, 1), dynamic_smem=65536, cooperative=False, programmatic_launch=False,
+        block=(128, 1, 1), cluster=(1, 1, 1), dynamic_smem=65536, cooperative=False,
+        programmatic_launch=False,
         tensor_maps=(), resources=Resources(32, 0, 0, 0, 1, 0, 65536, 0), evidence={"FADD": 1},
         toolchain={"tilelang": "0"},
     )  # fmt: skip

@@ -6,7 +6,7 @@ from .calls import TARGETS
 
 
 def test_the_judges_notice_a_wrong_answer() -> None:
-    """Every target's arguments are answered; the answers, altered, are not taken for right."""
+    """Every target answers its arguments; altered answers are judged wrong."""
     for target in TARGETS:
         arguments = target.arguments(0)
         answer = target(**arguments)

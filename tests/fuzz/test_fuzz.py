@@ -1,6 +1,6 @@
-"""No input ends untyped or is answered wrongly: seeded, a sample, or every run with TEST_ALL=1.
+"""No input ends untyped or with a wrong answer: seeded; a sample, or every run with TEST_ALL=1.
 
-How long inputs take is `scripts/attack.py`'s to say: no test depends on time.
+Time limits are left to `scripts/attack.py`: no test depends on time.
 """
 
 from __future__ import annotations

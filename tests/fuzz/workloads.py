@@ -1,4 +1,4 @@
-"""Fuzz of workload files: steps as `steps.save` writes them, with a tensor, the metadata or some bytes altered."""
+"""Fuzzing of workload files: steps as `steps.save` writes them, with tensors, metadata or bytes altered."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from .helpers import isolated
 Content = tuple[dict[str, torch.Tensor], dict[str, str]]
 
 METADATA = (
-    "x", "", "-1", "0", "64.5", "nan", "inf", "1e400", "9" * 30, "²", "prefill", "decode", "train", "2", "e", "10", "None", "{}",
+    "x", "", "-1", "0", "64.5", "nan", "inf", "1e400", "9" * 30, "²", "prefill", "decode", "train", "2", "e",
+    "10", "None", "{}",
 )  # fmt: skip
 NUMBERS = (-(2**31), -1, 0, 1, 63, 64, 65, 129, 2**25, 2**31 - 1)
 DTYPES = (
-    torch.int32, torch.int64, torch.uint8, torch.int8, torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    torch.int32, torch.int64, torch.uint8, torch.int8, torch.bool, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64,
     torch.float8_e4m3fn, torch.float8_e5m2,
 )  # fmt: skip
 
@@ -97,7 +99,7 @@ def _truncate(raw: bytearray, generator: random.Random) -> None:
 
 
 def _flip(raw: bytearray, generator: random.Random) -> None:
-    # Most of them in the header: what lies behind it is numbers of which any will do.
+    # Mostly within the header: after it are numbers, of which any value is valid.
     end = len(raw) if generator.random() < 0.2 else min(len(raw), 1500)
     for _ in range(generator.randrange(1, 4)):
         raw[generator.randrange(end)] ^= 1 << generator.randrange(8)
@@ -137,7 +139,7 @@ DAMAGES: tuple[Callable[[bytearray, random.Random], None], ...] = (
 
 
 def fuzz_workloads(count: int, seed: int) -> Counts:
-    """Load `count` files that were altered, and run what loads of every twenty-fifth through the interpreter."""
+    """Load `count` altered files, and run every twenty-fifth that loads through the interpreter."""
     from dsl_kernels.dsa import check, steps
 
     generator, counts = random.Random(seed), Counts()
@@ -168,7 +170,7 @@ def fuzz_workloads(count: int, seed: int) -> Counts:
 
 
 def _altered(inputs: Any, path: Path, generator: random.Random) -> str:
-    """Write the step with one to three changes of its content, or of its bytes; says which."""
+    """Write the step with one to three changes of its content, or of its bytes; returns a description."""
     tensors = {name: tensor.clone() for name, tensor in inputs.tensors.items()}
     content = (tensors, {"kind": inputs.kind, "topk": str(inputs.topk), "sm_scale": repr(inputs.sm_scale)})
     damaged = generator.random() < 0.4
@@ -197,7 +199,7 @@ def _same(inputs: Any) -> Callable[[Any], bool]:
 
 
 def _loaded(path: Path, size: Any) -> Any:
-    """A step whose sizes can be told."""
+    """A step whose sizes can be read."""
     from dsl_kernels.dsa import steps
 
     inputs = steps.load(path, size)

@@ -1,4 +1,4 @@
-"""Broken bodies: the ways in which a kernel's text is broken, and what runs a mutant of it."""
+"""Broken bodies: the ways in which a kernel's text is broken, and the program that runs a mutant of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from dsl_kernels.variants import Variant
 
 @dataclass(frozen=True)
 class Structure:
-    """A schedule of each shape that a text has, and what its mutants run: workloads, with the launch dims that are not left to the rule."""
+    """One schedule of each structure, and its mutants' workloads,
+    with launch dims that are not left to the rule."""
 
     name: str
     variant: str
@@ -35,7 +36,7 @@ def workload(name: str, form: str, **params: Any) -> Workload:
 
 @dataclass(frozen=True)
 class Only:
-    """A reason that holds of some mutants of a name: of which ones, counted from 1, in each structure."""
+    """A reason that holds for some mutants of a name only: their numbers, from 1, in each structure."""
 
     reason: str
     places: Mapping[str, tuple[int, ...]]
@@ -48,7 +49,7 @@ class Mutant:
 
 
 class Written(TileProgram):
-    """A program whose text is given."""
+    """A program with a given text."""
 
     given: t.Text
 
@@ -68,7 +69,7 @@ def written(program: TileProgram, text: t.Text) -> TileProgram:
 def blocks(
     statements: Any, path: tuple[Any, ...] = ()
 ) -> Iterator[tuple[tuple[Any, ...], list[t.Statement]]]:
-    """Every list of statements, with the way to it."""
+    """Every list of statements, with its path."""
     yield path, list(statements)
     for i, s in enumerate(statements):
         if isinstance(s, (t.Loop, t.Repeat, t.If)):
@@ -95,9 +96,9 @@ def label(s: t.Statement) -> str:
 
 
 def changes(block: list[t.Statement], i: int, shared: set[str]) -> Iterator[tuple[str, list[t.Statement]]]:
-    """The ways in which statement `i` of a block is broken: what a slip of the one who writes a body looks like."""
+    """The ways in which statement `i` of a block is broken: typical slips of an author."""
     s, before, after = block[i], block[:i], block[i + 1 :]
-    # A bulk fill has one arrival, which a DSL makes where it announces the bytes or behind the copies.
+    # A bulk fill has one arrival; a DSL makes it where it expects the bytes, or after the copies.
     placed = isinstance(s, t.PipelineOp) and not (s.kind == "commit" and s.slot.pipeline.fill is Engine.BULK)
     barrier = isinstance(s, BARRIERS)
     if (
@@ -150,7 +151,7 @@ COUNTS = (t.CountIn, t.AwaitCount, t.CountOut)
 
 
 def ordered(before: list[t.Statement], after: list[t.Statement], shared: set[str]) -> bool:
-    """Whether a barrier has the same shared memory on both sides, up to the next barrier."""
+    """Whether the statements on both sides of a barrier, up to the next ones, use the same shared memory."""
     touched: list[set[str]] = []
     for side in (before, after):
         near = itertools.takewhile(lambda s: not isinstance(s, BARRIERS), side)
@@ -168,8 +169,8 @@ def touches(s: t.Statement, op: t.PipelineOp) -> bool:
 
 
 def late(op: t.PipelineOp, behind: t.Statement) -> bool:
-    """Whether an operation comes too late behind a statement. A slot that is let go of later than it could be is no bug, unless
-    letting go waits for the role's own asynchronous reads, whose results the statement uses."""
+    """Whether an operation after this statement comes too late. A late release is no bug, unless the release
+    waits for the role's own asynchronous reads and the statement uses their results."""
     if op.kind in ("acquire", "wait"):
         return touches(behind, op)
     engines = {r.role: r.engine for r in op.slot.pipeline.readers}
@@ -178,7 +179,7 @@ def late(op: t.PipelineOp, behind: t.Statement) -> bool:
 
 
 def early(op: t.PipelineOp, before: t.Statement) -> bool:
-    """Whether an operation comes too early before a statement. A slot that is taken earlier than it need be is no bug."""
+    """Whether an operation before this statement comes too early. An early acquisition is no bug."""
     return op.kind in ("commit", "release") and touches(before, op)
 
 
@@ -214,7 +215,8 @@ def with_part(text: t.Text, name: str, statements: tuple[t.Statement, ...]) -> t
 
 
 def printed(program: TileProgram, variant: Variant, dsl: str) -> str | None:
-    """What a DSL prints of it; None where it does not spell one of its leaves or products."""
+    """The module that a DSL prints for the program;
+    None if it does not spell one of the leaves or products."""
     arch = get_arch(variant.arch)
     template = frame(dsl)
     try:

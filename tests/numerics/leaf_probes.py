@@ -1,10 +1,10 @@
-"""A probe: a kernel that holds one leaf, what puts its arguments in place, and what dumps them afterwards.
+"""A probe: a kernel that contains one leaf, sets up its arguments before it, and dumps them afterwards.
 
-The text of a probe is recorded, printed and framed as that of any kernel. Around the call stand leaves of the probe
-itself, which copy each argument that lives on chip from an operand and back to one. Registers and swizzled shared memory
-are dumped as they lie, a row a thread: a `places` table says which element of the whole tile each of them is, so that the
-same operands come out of the interpreter, where a register buffer is one tile. TileLang's fragments have no such table;
-TileLang deals them to the threads, and copies them whole.
+The text of a probe is recorded, printed and framed like any kernel's. Around the call are leaves of the probe
+itself, which copy each on-chip argument from an operand and back to one. Registers and swizzled shared memory
+are dumped in their physical order, one row per thread: a `places` table maps each of them to its element of
+the tile, so that the interpreter, where a register buffer is one tile, gives the same operands. TileLang's
+fragments need no such table, as TileLang distributes them itself and copies them whole.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dsl_kernels import programs
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.executors import Emulator
+from dsl_kernels.problems.base import OperandSpec
 from dsl_kernels.runtime.artifact import Operand
 from dsl_kernels.tile.cta import TORCH_DTYPES
 from dsl_kernels.tile.interpreter import Interpreter
@@ -40,12 +41,22 @@ from dsl_kernels.variants import Variant
 
 NAMES = {torch_dtype: text for text, torch_dtype in TORCH_DTYPES.items() if text != "uint32"}
 ROLE = "probe"
-CUTE_TYPES = {"float32": "Float32", "int32": "Int32", "uint32": "cutlass.Uint32", "int64": "Int64", "bfloat16": "cutlass.BFloat16", "float16": "cutlass.Float16"}  # fmt: skip
+CUTE_TYPES = {
+    "float32": "Float32",
+    "int32": "Int32",
+    "uint32": "cutlass.Uint32",
+    "int64": "Int64",
+    "bfloat16": "cutlass.BFloat16",
+    "float16": "cutlass.Float16",
+}
 LANDS = {
-    # What the barrier plan would do behind a leaf that only issues.
-    "cp_async": ("T.ptx_commit_group()\nT.ptx_wait_group(0)", "cute.arch.cp_async_commit_group()\ncute.arch.cp_async_wait_group(0)"),
+    # The waits that the barrier plan would emit after a leaf that only issues.
+    "cp_async":
+        ("T.ptx_commit_group()\nT.ptx_wait_group(0)",
+         "cute.arch.cp_async_commit_group()\ncute.arch.cp_async_wait_group(0)"),
     "tmem": (
-        'T.call_extern("handle", "tl::fence_view_async_tmem_load")\nT.call_extern("handle", "tl::fence_view_async_tmem_store")',
+        'T.call_extern("handle", "tl::fence_view_async_tmem_load")\nT.call_extern("handle", '
+        '"tl::fence_view_async_tmem_store")',
         "cute.arch.fence_view_async_tmem_load()\ncute.arch.fence_view_async_tmem_store()",
     ),
 }  # fmt: skip
@@ -57,7 +68,7 @@ CASES: dict[Leaf, dict[str, Case]] = {}
 
 
 def case(leaf: Leaf, **choices: tuple[Any, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Declare how a leaf is tested: with each combination of `choices`."""
+    """Declare a test case of a leaf, run with each combination of `choices`."""
 
     def declare(body: Callable[..., None]) -> Callable[..., None]:
         held = CASES.setdefault(leaf, {})
@@ -80,14 +91,14 @@ def _source(decorator: str, title: str, parameters: str, lines: str) -> str:
 
 @dataclass
 class Argument:
-    """An argument of the leaf: what stands for it in the text, and how it is taken from an operand and given to one.
+    """An argument of the leaf: its value in the text, and how it is read from an operand and written to one.
 
     Attributes:
-        spell: what the text has in its place.
-        values: of its operands and scalars, before the launch.
-        begin, end: what the body says of it before and behind the call.
+        spell: its value in the text.
+        values: the operands and scalars before the launch.
+        begin, end: what the body does for it before and after the call.
         leaves: sources in TileLang and in CuTe DSL of the probe's own leaves that `begin` and `end` call.
-        ignored, folded: of an operand, which elements have no meaning, and what is compared in its place.
+        ignored, folded: for an operand, elements without a meaning, and what is compared instead of it.
     """
 
     title: str
@@ -103,18 +114,18 @@ class Argument:
 
 
 class Probe:
-    """What a case declares of its leaf's arguments, and the kernel that follows from it.
+    """The arguments of a case's leaf, and the kernel made from them.
 
     A case sets what it needs, declares the arguments and ends with `call`.
 
     Attributes:
-        threads: of a CTA; a role of so many warps calls the leaf.
+        threads: per CTA, in one role that calls the leaf.
         cluster: CTAs, which form one cluster.
-        lands: what the leaf only issues, "cp_async" or "tmem", and the probe waits for.
-        pipelines, mmas: the context of a leaf that has no meaning without.
-        before, after: what the body says right before and behind the call.
-        relative, absolute: limits of what is no integer: |got - expected| <= absolute + relative * |expected|.
-        exact: titles of arguments that agree bit for bit all the same.
+        lands: an asynchronous effect of the leaf that the probe waits for: "cp_async" or "tmem".
+        pipelines, mmas: context that the leaf needs.
+        before, after: what the body does directly before and after the call.
+        relative, absolute: tolerance for floats: |got - expected| <= absolute + relative * |expected|.
+        exact: titles of arguments that must nevertheless agree bit for bit.
     """
 
     def __init__(self, op: str, leaf: Leaf, dsl: str, arch: str) -> None:
@@ -128,9 +139,11 @@ class Probe:
         self.after: Callable[[Recorder], None] | None = None
         self.relative, self.absolute = 0.0, 0.0
         self.exact: tuple[str, ...] = ()
+        self.peers: dict[str, str] = {}
         self.generator = torch.Generator().manual_seed(11)
         self.thread, self.lane, self.warp, self.rank = (
-            lambda m: m.thread, lambda m: m.lane, lambda m: m.warp, lambda m: m.block(1) if self.cluster > 1 else 0,
+            lambda m: m.thread, lambda m: m.lane, lambda m: m.warp,
+            lambda m: m.block(1) if self.cluster > 1 else 0,
         )  # fmt: skip
 
     @property
@@ -147,11 +160,9 @@ class Probe:
 
     @property
     def own_registers(self) -> bool:
-        """Whether TileLang's threads hold tiles of registers by themselves."""
+        """Whether TileLang's leaves name each thread's registers, so that there are no fragments."""
         modules = leaf_modules(self.dsl, self.op, get_arch(self.arch).tag.removesuffix("a"))
         return any("OWN_REGISTERS" in names for _, _, names in modules)
-
-    # Random values
 
     def normal(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=self.generator)
@@ -163,16 +174,19 @@ class Probe:
     def integers(self, low: int, high: int, *shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.randint(low, high, shape, generator=self.generator, dtype=dtype)
 
-    # Arguments
-
     def _add(self, argument: Argument) -> Callable[[Recorder], Any]:
         self.held.append(argument)
         return argument.spell
 
     def operand(
-        self, title: str, value: torch.Tensor, *, out: bool = False, strided: bool = False
+        self, title: str, value: torch.Tensor, *, out: bool = False, strided: bool = False, peers: str = ""
     ) -> Callable[[Recorder], Any]:
-        """Global memory; its axes are as far apart as `value`'s where it is `strided`, else it is contiguous."""
+        """Global memory, contiguous, or with the strides of `value` if `strided` is set.
+
+        `peers` names the operand of the distances at which other ranks hold theirs, in the same allocation.
+        """
+        if peers:
+            self.peers[title] = peers
         shape = tuple(value.shape)
         names = tuple(f"{title}_stride_{axis}" for axis in range(len(shape) - 1)) if strided else ()
         strides = (*names, 1) if strided else None
@@ -180,7 +194,7 @@ class Probe:
         return self._add(
             Argument(
                 title,
-                lambda m: replace(m.operand(title), strides=names, dtype=spec.dtype),
+                lambda m: replace(m.operand(title), strides=names, dtype=spec.dtype, peers=peers),
                 operands=(spec,),
                 values={title: value},
             )
@@ -221,12 +235,13 @@ class Probe:
         spell: Callable[[Recorder], Any],
         sets: type | None = None,
     ) -> Argument:
-        """Take an argument from `<title>_in` and give it to `<title>_out`, [cluster, *size] each.
+        """Copy an argument from `<title>_in` before the call and to `<title>_out` after it, [cluster, *size]
+        each.
 
         Args:
-            put, get: what the two mean in torch, between the buffer (or the value) and a CTA's part of the operand.
+            put, get: both copies in torch, between the buffer (or the value) and a CTA's part of the operand.
             lines: ("take" or "give", operand) -> body in TileLang and in CuTe DSL.
-            parameters: of the two leaves, in the DSLs.
+            parameters: the parameters of both leaves, in the DSLs.
         """
         title = argument.title
         for way, present in (("take", taken is not None), ("give", give)):
@@ -243,13 +258,20 @@ class Probe:
                 else parameters[0].replace("to", "to: T.Ref", 1)
             )
             cute_parameters = parameters[1] if sets is None or way == "give" else ""
-            head = (f"{inner}, {operand}, rank, thread", ", ".join(x for x in (cute_parameters, operand, "rank", "thread") if x))  # fmt: skip
+            head = (
+                f"{inner}, {operand}, rank, thread",
+                ", ".join(x for x in (cute_parameters, operand, "rank", "thread") if x),
+            )
             argument.leaves[f"{way}_{title}"] = (
                 _source("@T.macro", f"{way}_{title}", head[0], tile),
                 _source("@cute.jit", f"{way}_{title}", head[1], cute),
             )
             if way == "take":
-                meaning = (lambda source, rank, thread: put(None, source[rank])) if sets else (lambda to, source, rank, thread: put(to, source[rank]))  # fmt: skip
+                meaning = (
+                    (lambda source, rank, thread: put(None, source[rank]))
+                    if sets
+                    else (lambda to, source, rank, thread: put(to, source[rank]))
+                )
             else:
                 meaning = lambda to, target, rank, thread: get(to, target[rank])  # noqa: E731
             copier = _leaf(
@@ -281,14 +303,15 @@ class Probe:
         """A scalar variable.
 
         Args:
-            value: initial one: a number, or for `each` of "lane", "warp" or "thread" a tensor over them; None leaves it unset.
-            each: "bits" is a word of 32 bits, alike in all lanes; its value here is a truth value a lane.
-            grid: torch has a value a thread as [warps, 32].
-            out: compare it too.
+            value: initial value: a number, or with `each` ("lane", "warp" or "thread") a tensor over them;
+                None: unset.
+            each: "bits" is a 32-bit word, equal in all lanes; `value` then has a boolean per lane.
+            grid: torch has a value per thread as [warps, 32].
+            out: compare it as well.
         """
 
         def spread(value: Any) -> torch.Tensor:
-            """As every thread has it, [threads]."""
+            """Broadcast to every thread, [threads]."""
             value = torch.as_tensor(value)
             if dtype == "float32":
                 return value.reshape(-1).expand(self.threads).clone()
@@ -338,7 +361,9 @@ class Probe:
         taken = None if value is None else torch.stack([spread(v) for v in values])
         argument = Argument(title, lambda m: name(title, dtype))
         kept = torch.float32 if dtype == "float32" else torch.int32
-        self._copied(argument, (self.threads,), kept, taken, out, put, get, lines, ("to", "to"), argument.spell, Out)  # fmt: skip
+        self._copied(
+            argument, (self.threads,), kept, taken, out, put, get, lines, ("to", "to"), argument.spell, Out
+        )
         take = argument.begin
 
         def begin(m: Recorder) -> None:
@@ -352,7 +377,7 @@ class Probe:
     def own(
         self, title: str, each: int, value: torch.Tensor | None = None, *, dtype: str = "", out: bool = True
     ) -> Callable[[Recorder], Any]:
-        """`each` private registers of every thread, as a leaf by its text has them; `value` is [threads, each]."""
+        """`each` private registers per thread, as a text leaf takes them; `value` is [threads, each]."""
         shape = (self.threads, each)
         return self.registers(
             title, shape, value, dtype=dtype, places=straight(*shape), private=True, out=out
@@ -376,16 +401,17 @@ class Probe:
         """A register buffer.
 
         Args:
-            value: what it holds before, `shape`; None leaves it unset.
-            dtype: by default that of the value, float32 without one.
-            places: [threads, per_thread], the element of the tile that each register holds; -1 for one that has no meaning.
-            private: TileLang too has the registers of a thread, not a fragment. For a leaf by its text `shape` is
+            value: its initial content, `shape`; None: unset.
+            dtype: that of the value by default, float32 without a value.
+            places: [threads, per_thread], the element of the tile in each register; -1 for a meaningless one.
+            private: each thread's own registers in TileLang too, not a fragment. For a text leaf `shape` is
                 (threads, each), as the schedule declares it.
-            bits: the type as which torch's tile is seen where it is no value of `dtype`.
-            partial: "sum" or "amax": each thread has a part of its elements, and `value` is [threads, per_thread]. The
-                elements are what the parts make together.
-            by_row: a fragment of TileLang of which each thread has a row, as it has of tensor memory.
-            by_product: a fragment of TileLang that lies as a product of 64 rows leaves it, for a leaf that counts on it.
+            bits: the type as which torch views the tile if its elements are not values of `dtype`.
+            partial: "sum" or "amax": each thread has a partial result for its elements, `value` is
+                [threads, per_thread], and the elements are the combined parts.
+            by_row: a fragment of TileLang with a row per thread, as in tensor memory.
+            by_product: a fragment of TileLang in the layout of a product of 64 rows, for a leaf that assumes
+                it.
         """
         dtype = dtype or _dtype_of(value)
         whole = not self.cute and not private and not self.own_registers
@@ -437,7 +463,10 @@ class Probe:
                 part = f"{operand}[rank, {', '.join(f'0:{extent}' for extent in shape)}]"
                 copy = f"T.copy({part}, to)" if way == "take" else f"T.copy(to, {part})"
                 if by_row and way == "take":
-                    copy = f"for r in T.Parallel({shape[0]}):\n    for c in T.serial({shape[1]}):\n        to[r, c] = {operand}[rank, r, c]"
+                    copy = (
+                        f"for r in T.Parallel({shape[0]}):\n    for c in T.serial({shape[1]}):\n"
+                        f"        to[r, c] = {operand}[rank, r, c]"
+                    )
                 dealt = (
                     "i, j"
                     if by_row
@@ -454,7 +483,10 @@ class Probe:
             else:
                 tile = f'{operand}[rank, thread, i] = T.cast(to[i], "{NAMES[kept]}")'
                 cute = f"{at} = to[i].to({CUTE_TYPES[NAMES[kept]]})"
-            return f"for i in T.unroll({per_thread}):\n    {tile}", f"for i in cutlass.range_constexpr({per_thread}):\n    {cute}"  # fmt: skip
+            return (
+                f"for i in T.unroll({per_thread}):\n    {tile}",
+                f"for i in cutlass.range_constexpr({per_thread}):\n    {cute}",
+            )
 
         size = tuple(shape) if whole else (self.threads, per_thread)
         taken = None
@@ -494,13 +526,13 @@ class Probe:
         """A shared buffer.
 
         Args:
-            value: what it holds before, `shape`, or one a CTA.
-            dtype: by default that of the value, float32 without one.
-            swizzle: bytes of the panels' rows; CuTe DSL dumps them as they lie.
+            value: its initial content, `shape`, or one per CTA.
+            dtype: that of the value by default, float32 without a value.
+            swizzle: bytes of the panels' rows; CuTe DSL dumps them in physical order.
             slot: pass the second of two stages.
-            places: in CuTe DSL, the element that each place of the buffer holds where that is not the row-major one.
-            cluster: the leaf takes it as all CTAs have it.
-            ordered: False where the order of the elements that are not zero is nobody's.
+            places: in CuTe DSL, the element at each place of the buffer if that is not row-major.
+            cluster: the leaf takes the buffers of all CTAs.
+            ordered: False if the order of the non-zero elements is undefined.
             ignored: `shape`, elements without a meaning.
         """
         count, width, dtype = math.prod(shape), shape[-1], dtype or _dtype_of(value)
@@ -547,7 +579,9 @@ class Probe:
             taken = torch.stack([laid(v) for v in values])
         spell = (lambda m: m.cluster(title)) if cluster else view
         argument = Argument(title, spell, buffers=(buffer,))
-        self._copied(argument, (count,), kept, taken, out, put, get, lines, ("to, slot" if slot else "to", "to"), view)  # fmt: skip
+        self._copied(
+            argument, (count,), kept, taken, out, put, get, lines, ("to, slot" if slot else "to", "to"), view
+        )
         if not ordered:
             argument.folded[f"{title}_out"] = lambda given: torch.cat(
                 [given.sort(dim=-1).values, (given != 0).to(kept)], dim=-1
@@ -556,8 +590,10 @@ class Probe:
             argument.ignored[f"{title}_out"] = laid(ignored)
         return self._add(argument)
 
-    def tensor(self, title: str, shape: tuple[int, int], value: torch.Tensor, *, out: bool = False) -> Callable[[Recorder], Any]:  # fmt: skip
-        """Tensor memory, the second of two slots; of 64 rows, sixteen lie in the lower half of each warp's lanes."""
+    def tensor(self, title: str, shape: tuple[int, int], value: torch.Tensor, *,
+               out: bool = False) -> Callable[[Recorder], Any]:  # fmt: skip
+        """Tensor memory, the second of two slots; with 64 rows,
+        sixteen are in the lower half of each warp's lanes."""
         rows, width = shape
         held = 16
         buffer = Buffer(title, Space.TENSOR, shape, "float32", 2)
@@ -583,10 +619,11 @@ class Probe:
                 head = [f'held = T.alloc_local(({held},), "float32")']
                 steps = [
                     f"for i in T.unroll({held}):\n    held[i] = {operand}[rank, thread, part * {held} + i]",
-                    f'T.call_extern("handle", "tl::tcgen05_st_32dp32bNx<{held}, false>", to[32 * (thread // 32), slot * {width} + part * {held}], 0, T.address_of(held[0]))',
+                    f'T.call_extern("handle", "tl::tcgen05_st_32dp32bNx<{held}, false>", to[32 * (thread // '
+                    f"32), slot * {width} + part * {held}], 0, T.address_of(held[0]))",
                 ]
             elif way == "take":
-                # A product would say so.
+                # A product would declare this layout.
                 head.append(f"T.annotate_layout({{to: lambda s, i, j: [i, s * {width} + j]}})")
             tile = "\n".join([*head, f"for part in T.unroll({width // held}):"]) + "\n"
             steps = ["\n".join(steps)]
@@ -594,8 +631,11 @@ class Probe:
             walk = [
                 f"held = cute.make_rmem_tensor({held}, Float32)",
                 f"for part in cutlass.range_constexpr({width // held}):",
-                f"    columns = cute.make_tensor(cute.make_ptr(Float32, to.toint() + part * {held}, cute.AddressSpace.tmem, assumed_align=64), cute.make_layout((128, {held}), stride=(65536, 1)))",
-                f"    atom = cute.make_copy_atom(tcgen05_.{kind}32x32bOp(tcgen05_.Repetition({held})), Float32)",
+                f"    columns = cute.make_tensor(cute.make_ptr(Float32, to.toint() + part * {held}, "
+                f"cute.AddressSpace.tmem, assumed_align=64), cute.make_layout((128, {held}), "
+                f"stride=(65536, 1)))",
+                f"    atom = cute.make_copy_atom(tcgen05_.{kind}32x32bOp(tcgen05_.Repetition({held})), "
+                f"Float32)",
                 "    copy = tcgen05_.make_tmem_copy(atom, columns).get_slice(thread)",
             ]
             at = f"{operand}[(rank * 128 + thread) * {width} + part * {held} + i]"
@@ -603,12 +643,14 @@ class Probe:
                 walk += [
                     f"    for i in cutlass.range_constexpr({held}):",
                     f"        held[i] = {at}",
-                    "    cute.copy(copy, cute.make_tensor(held.iterator, copy.partition_S(columns).shape), copy.partition_D(columns))",
+                    "    cute.copy(copy, cute.make_tensor(held.iterator, copy.partition_S(columns).shape), "
+                    "copy.partition_D(columns))",
                     "cute.arch.fence_view_async_tmem_store()",
                 ]
             else:
                 walk += [
-                    "    cute.copy(copy, copy.partition_S(columns), cute.make_tensor(held.iterator, copy.partition_D(columns).shape))",
+                    "    cute.copy(copy, copy.partition_S(columns), cute.make_tensor(held.iterator, "
+                    "copy.partition_D(columns).shape))",
                     "    cute.arch.fence_view_async_tmem_load()",
                     f"    for i in cutlass.range_constexpr({held}):",
                     f"        {at} = held[i]",
@@ -616,7 +658,18 @@ class Probe:
             return tile + textwrap.indent("\n".join(steps), "    "), "\n".join(walk)
 
         argument = Argument(title, lambda m: m.buffer(title, 1), buffers=(buffer,))
-        self._copied(argument, (128, width), torch.float32, raw[None], out, put, get, lines, ("to, slot", "to"), argument.spell)  # fmt: skip
+        self._copied(
+            argument,
+            (128, width),
+            torch.float32,
+            raw[None],
+            out,
+            put,
+            get,
+            lines,
+            ("to, slot", "to"),
+            argument.spell,
+        )
         if out and rows == 64:
             ignored = torch.ones(128, width, dtype=torch.bool)
             ignored[lanes] = False
@@ -624,10 +677,8 @@ class Probe:
         self.lands = "tmem"
         return self._add(argument)
 
-    # The kernel
-
     def call(self, *arguments: Any) -> None:
-        """What the leaf is called with: handles of the above, numbers, or functions of the recorder."""
+        """Set the leaf's arguments: handles of the above, numbers, or functions of the recorder."""
         self.arguments = arguments
 
     @property
@@ -687,8 +738,11 @@ class Probe:
             def operands(_, knobs: Any) -> tuple[Operand, ...]:
                 return operands
 
+            def declared_operands(_, knobs: Any) -> tuple[OperandSpec, ...]:
+                return tuple(OperandSpec(title, ("n",), "int32", peers=d) for title, d in self.peers.items())
+
             def text(_, knobs: Any, arch: ArchSpec) -> Text:
-                """Not held to the schedule as a kernel's is: a leaf alone may leave some of its context untouched."""
+                """Unchecked against the schedule, as a leaf alone may leave some of its context unused."""
 
                 def record(role: str | None) -> tuple[Any, ...]:
                     recorder = Recorder(SimpleNamespace(**knobs), self.schedule(), arch, role)
@@ -704,7 +758,7 @@ class Probe:
         return Framed(self.op, None, (), lambda k, arch: self.schedule(), lambda k, arch: bodies)
 
     def text(self) -> str:
-        """The module that is compiled."""
+        """The text of the module to compile."""
         sources = [pair[self.cute] for argument in self.held for pair in argument.leaves.values()]
         names = {key for argument in self.held for key in argument.leaves}
         if self.lands:
@@ -719,24 +773,27 @@ class Probe:
         instance = Instance(self.program(), self.dsl, get_arch(self.arch), {}, frame(self.dsl))
         with mock.patch.object(rendering, "leaf_modules", with_own):
             text = rendering.render(instance)
-        # The probe's own leaves stand in the module itself, so that the cache's key covers them.
+        # The probe's own leaves are inlined into the module, so that the cache's key covers them.
         text = text.replace(f"from dsl_kernels.device.{self.dsl} import own\n", "").replace("own.", "")
         text = re.sub(r"(from dsl_kernels\.device\.\w+ import .*?)(?:, own\b|\bown, )", r"\1", text, count=1)
         first = "\nLAUNCH" if self.cute else "\nPASS_CONFIGS"
         text = text.replace(first, f"\n\n{''.join(sources)}{first}", 1)
         if self.lands == "tmem":
-            # TileLang includes it for copies and products that it lowers, not for what is called by name.
+            # TileLang includes this header for copies and products that it lowers, but not for extern calls.
             text = text.replace(
                 "import_source(", "import_source('#include <tl_templates/cuda/copy_sm100.h>\\n' + "
             )
         if self.cute:
-            # A frame without barriers imports nothing of this.
-            needs = "from cutlass.cute.nvgpu import cpasync, tcgen05 as tcgen05_, warpgroup\nfrom dsl_kernels.device.cutedsl import wgmma\n"
+            # A frame without barriers lacks these imports.
+            needs = (
+                "from cutlass.cute.nvgpu import cpasync, tcgen05 as tcgen05_, warpgroup\n"
+                "from dsl_kernels.device.cutedsl import wgmma\n"
+            )
             text = text.replace("import cutlass.cute as cute\n", f"import cutlass.cute as cute\n{needs}", 1)
         return text
 
     def values(self) -> tuple[dict[str, Any], dict[str, int]]:
-        """Operands as they are before a launch, and the dims."""
+        """Operands before a launch, and the dims."""
         operands, dims = {}, {}
         for argument in self.held:
             for key, value in argument.values.items():
@@ -748,9 +805,9 @@ class Probe:
         return operands, dims
 
     def run(self, folder: Path) -> list[str]:
-        """What differs between the interpreter and the emulator, in words."""
+        """Describe the differences between the interpreter and the emulator."""
         program, arch = self.program(), get_arch(self.arch)
-        # Cases whose texts are alike share a kernel.
+        # Cases with equal texts share a kernel.
         text = self.text()
         title = f"{self.id}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         path = folder / f"{title}.py"
@@ -787,12 +844,13 @@ class Probe:
             return []
         at = tuple(torch.nonzero(~close)[0].tolist())
         return [
-            f"{key}{list(at)}: {got[at].item()} where torch has {expected[at].item()} ({int((~close).sum())} of {close.numel()} differ)"
+            f"{key}{list(at)}: {got[at].item()} where torch has {expected[at].item()} "
+            f"({int((~close).sum())} of {close.numel()} differ)"
         ]
 
 
 def spread(p: Probe, title: str, value: torch.Tensor, *, out: bool = False, gap: int = 16) -> Any:
-    """An operand with gaps between its rows, its last but one axis the outermost."""
+    """An operand with gaps between its rows and its second-to-last axis outermost."""
     inner = value if value.dim() == 2 else value.transpose(0, 1)
     wide = torch.full((*inner.shape[:-1], inner.shape[-1] + gap), 7, dtype=value.dtype)
     view = wide[..., : inner.shape[-1]].copy_(inner)
@@ -800,19 +858,20 @@ def spread(p: Probe, title: str, value: torch.Tensor, *, out: bool = False, gap:
 
 
 def _as_it_lies(value: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, and the same between its rows."""
+    """A copy with the same strides, and the same content between its rows."""
     memory = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
     return memory.clone().as_strided(value.shape, value.stride(), value.storage_offset())
 
 
 def _dtype_of(value: Any) -> str:
-    """The dtype of what a buffer holds before, or float32."""
+    """The dtype of a buffer's initial content, or float32."""
     first = value[0] if isinstance(value, list) else value
     return "float32" if first is None else NAMES[first.dtype]
 
 
 def _signed(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """As an operand has them: unsigned words, which torch has as 64-bit integers, become the int32 of the same bits."""
+    """As an operand: unsigned words, which torch has as 64-bit integers,
+    become the int32 of the same bits."""
     if values.dtype == torch.int64 and dtype == torch.int32:
         values = (values + (1 << 31) & 0xFFFFFFFF) - (1 << 31)
     return values.to(dtype)
@@ -823,9 +882,9 @@ def _poison(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def swizzled(rows: int, columns: int, span: int, element_bytes: int) -> torch.Tensor:
-    """The element of a [rows, columns] matrix that each place of its swizzled panels of `span` bytes a row holds.
+    """The element of a [rows, columns] matrix at each place of its swizzled panels with rows of `span` bytes.
 
-    A byte address has bits 4 to 6 XORed with bits 7 to 9, as many as a row of `span` bytes has 16-byte pieces.
+    Bits 4 to 6 of a byte address are XORed with bits 7 to 9, as many as the 16-byte pieces of a row need.
     """
     row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     byte = column * element_bytes
@@ -836,7 +895,7 @@ def swizzled(rows: int, columns: int, span: int, element_bytes: int) -> torch.Te
     return places
 
 
-# Where a thread's registers lie in a tile
+# Places of a thread's registers within a tile
 
 
 def straight(threads: int, each: int) -> torch.Tensor:
@@ -845,5 +904,5 @@ def straight(threads: int, each: int) -> torch.Tensor:
 
 
 def alike(threads: int, count: int) -> torch.Tensor:
-    """Every thread has all of it."""
+    """Every thread has all elements."""
     return torch.arange(count).expand(threads, count)

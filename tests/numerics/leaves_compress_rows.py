@@ -18,7 +18,7 @@ def own(p: Probe, dim: int, out: bool = True, spread_of: float = 1.0) -> object:
 
 @case(leaf.weigh_window, shape=((512, 4, 2), (128, 5, 1)), row=(0, 2))
 def weigh_window(p: Probe, shape: tuple[int, int, int], row: int) -> None:
-    """A whole window in two parts, and one of five tokens of which some are left out."""
+    """A complete window in two parts, and one of five tokens of which some are left out."""
     dim, ratio, parts = shape
     p.threads, p.relative, p.absolute = THREADS[dim], 1e-5, 1e-6
     windows = p.integers(0, TOKENS, ROWS, ratio * parts).int()
@@ -46,8 +46,10 @@ def norm_and_turn(p: Probe, dim: int) -> None:
     p.relative, p.absolute = 1e-5, 1e-6
     held = own(p, dim)
     p.call(
-        held, p.shared("sums", (THREADS[dim] // 32,), p.uniform(THREADS[dim] // 32)), p.operand("weight", p.normal(dim)),
-        p.operand("cos_sin", p.normal(5, 64)), p.operand("positions", torch.tensor([4, -3, 2]).int()), p.dim("row", 2),
+        held, p.shared("sums", (THREADS[dim] // 32,), p.uniform(THREADS[dim] // 32)),
+        p.operand("weight", p.normal(dim)),
+        p.operand("cos_sin", p.normal(5, 64)), p.operand("positions", torch.tensor([4, -3, 2]).int()),
+        p.dim("row", 2),
         p.scalar("eps", 1e-6), dim,
     )  # fmt: skip
 
@@ -58,7 +60,8 @@ def cache(p: Probe, words: int) -> object:
 
 @case(leaf.write_row, slot=(-1, 0, 11), size=(1e-9, 1.0, 1e6))
 def write_row(p: Probe, slot: int, size: float) -> None:
-    """Groups below the least magnitude, and ordinary and large ones; a row that has no slot writes its powers alone."""
+    """Groups below the least magnitude, ordinary and large ones;
+    a row without a slot writes only its powers."""
     held = own(p, 512, spread_of=size)
     p.exact = ("held", "cache")
     p.call(
@@ -80,6 +83,7 @@ def write_powers(p: Probe, slot: int) -> None:
 def write_index_row(p: Probe, slot: int, size: float) -> None:
     held = own(p, 128, spread_of=size)
     p.call(
-        cache(p, 3 * 33), held, p.operand("slots", torch.tensor([5, slot]).int()), p.dim("row", 1), p.dim("page_size", 3),
+        cache(p, 3 * 33), held, p.operand("slots", torch.tensor([5, slot]).int()), p.dim("row", 1),
+        p.dim("page_size", 3),
         32,
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Cases of the leaves of grouped-query attention: the scores of a warpgroup's rows, 64 on Hopper and 128 on Blackwell."""
+"""Cases of the leaves of grouped-query attention: the scores of a warpgroup's rows,
+64 on Hopper and 128 on Blackwell."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from dsl_kernels.tile.fragments import accumulators, own_rows
 KEYS = 32
 INF = float("inf")
 SCALE = 0.125 * 1.4427
-# An approximate instruction errs by a few units in the last place, and a sum of some dozen terms by as many more.
+# Approximate instructions are off by a few units in the last place, and a sum of dozens of terms by about as
+# many more.
 APPROXIMATE = 4e-6
 
 
@@ -40,21 +42,21 @@ def _scores(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
 
 
 def _rows(p: Probe, title: str, value: torch.Tensor | None = None, **kind: Any) -> Any:
-    """What a thread has of its rows: the one of its lane of tensor memory, or two."""
+    """A thread's row values: of the row of its lane of tensor memory, or of two rows."""
     if p.blackwell:
         return _private(p, title, None if value is None else value[:, None], 1, **kind)
     return p.registers(title, (64,), value, places=own_rows(), **kind)
 
 
 def _total(p: Probe, **kind: Any) -> Any:
-    """Sums of rows; on Hopper each thread has that of its own columns."""
+    """Sums of rows; on Hopper each thread has the sum over its own columns."""
     each = 1 if p.blackwell else 2
     return _private(p, "total", p.uniform(128, each), each, **kind)
 
 
 @case(gqa.hide_keys, key=(0, 96, 160), shift=(0, 30))
 def hide_keys(p: Probe, key: int, shift: int) -> None:
-    """Tiles that all rows see whole, that the diagonal crosses, and past the last key."""
+    """Tiles that all rows see completely, tiles on the diagonal, and tiles past the last key."""
     p.threads = 128
     scores = _scores(p, p.normal(_count(p), KEYS))
     p.call(
@@ -75,13 +77,15 @@ def online_softmax(p: Probe, unseen: bool) -> None:
     if unseen:
         scores[::2] = -INF
     p.call(
-        _scores(p, scores), _rows(p, "top", top), _total(p), _rows(p, "factor"), p.scalar("scale", SCALE), unseen
+        _scores(p, scores), _rows(p, "top", top), _total(p), _rows(p, "factor"), p.scalar("scale", SCALE),
+        unseen
     )  # fmt: skip
 
 
 @case(gqa.online_softmax_lazily, bits=(False, True), tops=("high", "low", "negative", "none"))
 def online_softmax_lazily(p: Probe, bits: bool, tops: str) -> None:
-    """No row rises; those of two warps rise; limits below zero, at which all rise; rows that have seen no key."""
+    """No maximum rises; those of two warps rise; negative limits, at which all rise;
+    rows that have seen no key."""
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     scores, top = 8 * p.normal(_count(p), KEYS), 8 * p.uniform(_count(p))
     if tops == "low":
@@ -94,7 +98,8 @@ def online_softmax_lazily(p: Probe, bits: bool, tops: str) -> None:
     above = top + 8 / SCALE
     limit = torch.where(above > 0, above, -0.0)
     p.call(
-        _scores(p, scores), _rows(p, "top", top), _total(p), _rows(p, "factor"), _rows(p, "limit", limit), p.scalar("scale", SCALE),
+        _scores(p, scores), _rows(p, "top", top), _total(p), _rows(p, "factor"), _rows(p, "limit", limit),
+        p.scalar("scale", SCALE),
         8, True, bits,
     )  # fmt: skip
 
@@ -118,10 +123,11 @@ def divide_by_total(p: Probe) -> None:
 
 @case(gqa.store_lse, row=(0, 64, 128))
 def store_lse(p: Probe, row: int) -> None:
-    """Whole, in part and past the last row."""
+    """Complete, partial, and past the last row."""
     p.threads = 128
     p.call(
-        p.operand("lse", torch.zeros(2, 3, 100), out=True), _rows(p, "values", p.normal(_count(p)), out=False), p.dim("batch", 1),
+        p.operand("lse", torch.zeros(2, 3, 100), out=True),
+        _rows(p, "values", p.normal(_count(p)), out=False), p.dim("batch", 1),
         p.dim("head", 2), p.dim("heads", 3), p.dim("row", row), p.dim("sq", 100),
     )  # fmt: skip
 
@@ -146,7 +152,8 @@ def finish_rows(p: Probe) -> None:
 def stage_output(p: Probe, columns: int) -> None:
     p.threads = 128
     p.call(
-        p.shared("target", (128, columns), dtype="bfloat16", swizzle=128, out=True), p.tensor("acc", (128, columns), p.normal(128, columns)),
+        p.shared("target", (128, columns), dtype="bfloat16", swizzle=128, out=True),
+        p.tensor("acc", (128, columns), p.normal(128, columns)),
         columns, _rows(p, "inverse", p.uniform(128), out=False), _tile(p, "part", None, 32, out=False),
         _tile(p, "rounded", None, 32, dtype="bfloat16", out=False),
     )  # fmt: skip
@@ -154,7 +161,7 @@ def stage_output(p: Probe, columns: int) -> None:
 
 @case(gqa.stage_result, row=(0, 64))
 def stage_result(p: Probe, row: int) -> None:
-    """As a row's place within eight decides how its pieces are exchanged."""
+    """The place of a row within eight decides how its pieces are exchanged."""
     p.threads = 128
     before = torch.zeros(128, 128, dtype=torch.bfloat16)
     target = p.shared("target", (128, 128), before, dtype="bfloat16", swizzle=128, out=True)

@@ -34,7 +34,7 @@ def read_lengths(p: Probe, b: int) -> None:
 @case(walk.lengths_to_score)
 def lengths_to_score(p: Probe) -> None:
     length = p.var("length", p.integers(0, 99, 32), each="lane")
-    p.call(p.var("need", None, out=True, each="lane"), length, p.dim("b", 20), p.dim("skip_below", 30))  # fmt: skip
+    p.call(p.var("need", None, out=True, each="lane"), length, p.dim("b", 20), p.dim("skip_below", 30))
 
 
 @case(walk.keys_to_score)
@@ -58,7 +58,8 @@ def find_share(p: Probe, deal: str) -> None:
         p.var("step", step, out=True),
     ]
     p.call(
-        *given, spread(p, "seq_lens", lens), p.dim("b", b), p.dim("next_n", next_n), p.dim("skip_below", 30), keys,
+        *given, spread(p, "seq_lens", lens), p.dim("b", b), p.dim("next_n", next_n), p.dim("skip_below", 30),
+        keys,
         p.dim("cta", cta), p.dim("ctas", ctas),
     )  # fmt: skip
 
@@ -72,7 +73,8 @@ def next_tile(p: Probe, it: int, tile: int) -> None:
         p.var("need", 128, out=True),
     ]
     p.call(
-        p.var("fresh", None, dtype="bool", out=True), p.dim("it", it), *given, spread(p, "seq_lens", lens), p.dim("b", 5), p.dim("next_n", 2),
+        p.var("fresh", None, dtype="bool", out=True), p.dim("it", it), *given, spread(p, "seq_lens", lens),
+        p.dim("b", 5), p.dim("next_n", 2),
         p.dim("skip_below", 30), 64,
     )  # fmt: skip
 
@@ -111,14 +113,16 @@ def block_entries(p: Probe, page_size: int, block_size: int) -> None:
     table = spread(p, "block_table", p.integers(0, 999, 3, 100))
     sizes = [p.dim(text, value) for text, value in (("row", 5), ("first", 7), ("step", 3))]
     p.call(
-        p.var("entry", None, out=True, each="lane"), p.var("place", None, out=True, each="lane"), table, *sizes, 8,
-        p.dim("last", 90), p.dim("page_size", page_size), p.dim("block_size", block_size), p.dim("sharing", 2),
+        p.var("entry", None, out=True, each="lane"), p.var("place", None, out=True, each="lane"), table,
+        *sizes, 8,
+        p.dim("last", 90), p.dim("page_size", page_size), p.dim("block_size", block_size),
+        p.dim("sharing", 2),
     )  # fmt: skip
 
 
 @case(walk.decode_scales, mx=(0, 1))
 def decode_scales(p: Probe, mx: int) -> None:
-    """Bytes from both ends of the range, and between them; what is no power stays as it is."""
+    """Bytes from both ends of the range and between them; scales that are no powers stay unchanged."""
     p.threads = 128
     powers = torch.arange(256, dtype=torch.uint8)[torch.arange(128) * 2 + torch.arange(128) // 64]
     words = powers[:, None].expand(-1, 4).contiguous().view(torch.float32)

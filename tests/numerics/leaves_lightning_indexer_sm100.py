@@ -1,4 +1,4 @@
-"""Cases of the lightning indexer's leaves on Blackwell: a thread has one key."""
+"""Cases of the lightning indexer's leaves on Blackwell, where each thread has one key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsl_kernels.kernels.lightning_indexer.leaves import blackwell as text
 
 
 def _own(p: Probe, title: str, value: torch.Tensor | None, each: int = 1, **kind: Any) -> Any:
-    """What every thread has for itself."""
+    """Private values of every thread."""
     p.threads = 128
     return p.registers(title, (128, each), value, places=straight(128, each), private=True, **kind)
 
@@ -23,7 +23,7 @@ def _given(p: Probe, title: str, each: int = 1) -> Any:
 
 
 def _integers(p: Probe, title: str, values: list[int] | None, each: int = 1, **kind: Any) -> Any:
-    """Alike in all threads, or a value a lane."""
+    """Equal in all threads, or one value per lane."""
     value = None if values is None else torch.tensor(values, dtype=torch.int32)
     if value is not None:
         value = value.repeat(128, 1) if each > 1 else value.repeat(128 // len(values)).view(128, 1)

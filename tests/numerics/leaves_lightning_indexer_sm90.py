@@ -12,12 +12,12 @@ from leaves_lightning_indexer_sm100 import SCORES, _given, _integers, _logits, _
 from dsl_kernels.kernels.lightning_indexer.leaves import hopper as text
 
 EACH = (1, 2, 4)
-"""Queries of a product."""
+"""Queries per product."""
 HEADS = (32, 24, 8)
 
 
 def _held(each: int) -> int:
-    """Logits, and scales, of a thread."""
+    """The number of logits, and of scales, per thread."""
     return max(1, each // 2)
 
 
@@ -58,7 +58,8 @@ def read_query_lengths(p: Probe, each: int) -> None:
     lens = spread(p, "seq_lens", p.integers(0, 99, 6, 5))
     first = p.dim("query", 5 - each + each // 4)
     p.call(
-        _integers(p, "length", None), lens, p.dim("seq", 4), first, each, p.dim("next_n", 5), p.dim("skip_below", 40)
+        _integers(p, "length", None), lens, p.dim("seq", 4), first, each, p.dim("next_n", 5),
+        p.dim("skip_below", 40)
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ INF, NAN = float("inf"), float("nan")
 
 
 def _times(p: Probe, *shape: int) -> torch.Tensor:
-    """Ascending, with runs of equal ones, at both ends too."""
+    """Ascending, with runs of equal times, at both ends as well."""
     steps = p.uniform(*shape)
     steps[..., ::3] = 0.0
     steps[..., -2:] = 0.0
@@ -23,7 +23,7 @@ def _times(p: Probe, *shape: int) -> torch.Tensor:
 
 
 def _targets(p: Probe, times: torch.Tensor) -> torch.Tensor:
-    """A target a thread, in no order: between times, at some, outside, infinite and NaN."""
+    """One target per thread, unsorted: between times, at some, outside, infinite and NaN."""
     low, high = times.min(), times.max()
     t = low + (torch.rand(TARGETS, generator=p.generator) * 1.2 - 0.1) * (high - low)
     t[::5] = times[p.integers(0, len(times), len(t[::5])).long()]
@@ -56,7 +56,9 @@ def stage_times(p: Probe, count: int) -> None:
         p.shared("times", (8192,), torch.zeros(8192), out=True),
         p.operand("src_times", p.normal(2, 5001)),
     )
-    p.call(times, source, p.dim("row", 1), p.dim("n", 5001), p.dim("first", 33), p.dim("count", count), TARGETS)  # fmt: skip
+    p.call(
+        times, source, p.dim("row", 1), p.dim("n", 5001), p.dim("first", 33), p.dim("count", count), TARGETS
+    )
 
 
 @case(leaf.place_staged, count=(2, 3, 1000))

@@ -1,4 +1,4 @@
-"""Cases of the functions of one thread, and of those of float32, that the text of any leaf may call."""
+"""Cases of the scalar functions, and of those of float32, that the text of any leaf may call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from dsl_kernels.tile.leaf_text import by_text
 from dsl_kernels.tile.text import select
 
 THREADS = 128
-# Bit patterns: zeros, infinities, quiet and signalling NaN, the largest float, what fp16 has no number for, or but a subnormal one.
+# Bit patterns: zeros, infinities, quiet and signalling NaN, the largest float, values that fp16 cannot or
+# only just hold.
 HARD = (
     0,
     1 << 31,
@@ -73,7 +74,7 @@ def functions_of_one_thread(p: Probe) -> None:
 
 @by_text
 def of_floats(m, given, exact, near):
-    """Each function, of two floats of this thread; what is rounded once or not at all apart from what is approximate."""
+    """Each function of two floats of this thread; correctly rounded results apart from approximate ones."""
     a = given[0]
     b = given[1]
     exact[0] = sqrt(a)
@@ -88,10 +89,10 @@ def of_floats(m, given, exact, near):
 
 @case(of_floats)
 def functions_of_floats(p: Probe) -> None:
-    """Of numbers from tiny to huge, of both signs where a root is not taken of them."""
+    """Numbers from tiny to huge, of both signs except under a root."""
     p.threads, p.relative = THREADS, 2e-7
     values = p.normal(THREADS, 2) * 10.0 ** p.integers(-15, 16, THREADS, 2)
-    # Sums of which every order of the lanes rounds otherwise.
+    # Sums that round differently in every order of the lanes.
     values[:, 0], values[64:, 1] = values[:, 0].abs(), p.normal(64)
     values[5, 0], values[7, 0], values[9, 0] = 1e-41, torch.inf, 0.0
     kind = {"dtype": "float32", "private": True}

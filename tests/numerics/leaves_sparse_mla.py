@@ -19,12 +19,13 @@ from dsl_kernels.tile.text import Leaf
 
 HEADS = 16
 INF = float("inf")
-# An approximate instruction errs by a few units in the last place, and a sum of some dozen terms by as many more.
+# Approximate instructions are off by a few units in the last place, and a sum of dozens of terms by about as
+# many more.
 APPROXIMATE = 4e-6
 
 
 def tile_ids(p: Probe, n: int) -> torch.Tensor:
-    """Ids of a tile: of rows, of none, and past the last."""
+    """Ids of a tile: of rows, of no row, and past the last row."""
     ids = p.integers(0, n, 64)
     ids[::5], ids[3::17] = -1, n
     return ids
@@ -39,7 +40,7 @@ def _bits(p: Probe, inside: torch.Tensor) -> tuple[Any, Any]:
 
 
 def outputs(p: Probe, heads: int) -> tuple[Any, Any]:
-    """Two queries' results, to which nothing was written."""
+    """Results of two queries, before anything was written."""
     return (
         spread(p, "out", torch.full((2, heads, 512), -77.0).bfloat16(), out=True),
         spread(p, "lse", torch.full((2, heads), -77.0), out=True),
@@ -95,7 +96,7 @@ def vote(p: Probe, live: bool) -> None:
 
 
 def of_call(p: Probe, few: bool, heads: int) -> Any:
-    """The heads of a call, of which the last block has room for more; nothing where all blocks are full."""
+    """The heads of a call whose last block is not full; nothing if all blocks are full."""
     return p.dim("heads", heads) if few else None
 
 
@@ -124,7 +125,7 @@ def load_sinks(p: Probe, few: bool) -> None:
 @case(gather.copy_rows, columns=(32, 64, 128))
 def copy_rows(p: Probe, columns: int) -> None:
     p.threads, p.lands = 128, "cp_async"
-    # Only where CTAs share out the dims are there fewer than 64, and only CuTe DSL has that.
+    # Fewer than 64 columns occur only if CTAs share the dims, which only CuTe DSL spells.
     columns = columns if p.cute else max(columns, 64)
     cache = p.normal(40, 264).bfloat16()[:, :256]
     p.call(
@@ -140,7 +141,7 @@ def copy_rows(p: Probe, columns: int) -> None:
 
 
 def _tokens(p: Probe, n: int) -> torch.Tensor:
-    """A cache of 656-byte tokens: no NaN among the fp8 values, scales of every kind, ordinary rope values."""
+    """A cache of 656-byte tokens: fp8 values without NaN, scales of every kind, ordinary rope values."""
     latent = p.integers(0, 256, n, 512, dtype=torch.uint8)
     latent[latent & 0x7F == 0x7F] = 0x38
     scales = p.uniform(n, 4)
@@ -163,7 +164,7 @@ def load_tokens(p: Probe, dims: int) -> None:
 
 @case(gather.renew_tokens, dims=(128, 256))
 def renew_tokens(p: Probe, dims: int) -> None:
-    """What was read before, and what takes its place."""
+    """The words read before, and those that replace them."""
     p.threads = 128
     words = own_words(p, 8 + dims * 9 // 64)
     low, high = low_high(p, tile_ids(p, 40))
@@ -182,7 +183,7 @@ def calling(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
 
 @case(gather.fetch_half, shares=(1, 2))
 def fetch_half(p: Probe, shares: int) -> None:
-    # It has no result: the emulator sees that it stays within the cache.
+    # It has no result: the emulator checks that it stays within the cache.
     p.threads, p.cluster = 128, shares
     p.var("kept", 7, out=True)
     ids = p.var("low", tile_ids(p, 40)[:32], each="lane")
@@ -193,7 +194,8 @@ def fetch_half(p: Probe, shares: int) -> None:
 def halves(p: Probe, rows: int, *texts: str) -> list[Any]:
     """Latent and rope dims of that many tokens."""
     return [
-        p.shared(text, (rows, width), p.normal(rows, width).bfloat16(), dtype="bfloat16", swizzle=128, out=True, slot=True)
+        p.shared(text, (rows, width), p.normal(rows, width).bfloat16(), dtype="bfloat16", swizzle=128,
+                 out=True, slot=True)
         for text, width in zip(texts, (512, 64) * 2, strict=False)
     ]  # fmt: skip
 
@@ -208,7 +210,7 @@ def load_half(p: Probe, shares: int) -> None:
 
 
 def _held(p: Probe) -> torch.Tensor:
-    """What `load_half` leaves of 32 tokens, unsigned: of four lanes each has one scale."""
+    """What `load_half` leaves of 32 tokens, unsigned: each of four lanes has one scale."""
     thread, word = torch.arange(128).view(-1, 1), torch.arange(41)
     byte = (
         torch.where(word < 32, word // 4 * 64, 528 + (word - 32) // 4 * 64) + thread % 4 * 16 + word % 4 * 4
@@ -219,12 +221,14 @@ def _held(p: Probe) -> torch.Tensor:
 
 
 def neighbours(p: Probe) -> None:
-    """TileLang rounds the product with a scale's second half, so that one value in a thousand becomes the bf16 next to the nearest."""
+    """TileLang rounds the product with the second half of a scale,
+    so one value in a thousand is a neighbouring bf16."""
     p.relative = 0.0 if p.cute else 2.0**-7
 
 
 def _staged(p: Probe, tokens: torch.Tensor | None = None, *, rope: bool = True) -> list[Any]:
-    """Where half a tile of tokens is staged: fp8 values, rope dims where there are any, and scales; what is read there, or is copied."""
+    """Staging of half a tile of tokens: fp8 values, rope dims if any, and scales;
+    inputs if `tokens` is given, else outputs."""
     buffers = (
         ("raw", (32, 128), "int32", 128),
         ("raw_pe", (32, 64), "bfloat16", 128),
@@ -234,7 +238,8 @@ def _staged(p: Probe, tokens: torch.Tensor | None = None, *, rope: bool = True) 
     kinds = {"int32": torch.int32, "bfloat16": torch.bfloat16}
     return [
         p.shared(
-            text, shape, None if part is None else part.contiguous().view(kinds[dtype]), dtype=dtype, swizzle=swizzle, slot=True, out=part is None
+            text, shape, None if part is None else part.contiguous().view(kinds[dtype]), dtype=dtype,
+            swizzle=swizzle, slot=True, out=part is None
         )
         for (text, shape, dtype, swizzle), part in zip(buffers, parts, strict=True)
         if rope or text != "raw_pe"
@@ -278,12 +283,13 @@ def ring_of_halves(
     arguments: Callable[[tuple[Any, ...], Any, Any], tuple[Any, ...]],
     load: Callable[[Any, Any], Callable[[Any], None]] | None,
 ) -> None:
-    """The second use of a ring, which holds what the first one has read; two CTAs write a share each, and send it.
+    """The second use of a ring whose content the first use has read; two CTAs write a share each, and send
+    it.
 
     Args:
         texts: the ring's buffers.
-        arguments: those of `renew`, by the rows and their senders, the CTA's rank and ids.
-        load: reads what the words hold at first, by rank and ids; None where they hold something.
+        arguments: arguments of `renew`, by the rows and their senders, the CTA's rank and ids.
+        load: reads the initial words, by rank and ids; None if they are given.
     """
     for text in texts:
         width = 512 if text == "ckv" else 64
@@ -328,7 +334,8 @@ def renew_half(p: Probe, shares: int) -> None:
     ring_of_halves(
         p, shares, ("ckv", "kpe"), gather.renew_half,
         lambda rows, rank, ids: (words, *rows, cache, rank, shares, ids, n),
-        None if shares == 1 else lambda rank, ids: calling(gather.load_half, (words, cache, rank, shares, ids, n)),
+        None if shares == 1 else
+        lambda rank, ids: calling(gather.load_half, (words, cache, rank, shares, ids, n)),
     )  # fmt: skip
 
 
@@ -338,7 +345,7 @@ def _scores(p: Probe, heads: int = HEADS, value: Any = None, **kind: Any) -> Any
 
 
 def _own_heads(heads: int = HEADS) -> torch.Tensor:
-    """The heads that each thread's columns are, [128, heads / 4]."""
+    """The head of each of a thread's columns, [128, heads / 4]."""
     c = torch.arange(heads // 4).view(1, -1)
     return c // 2 * 8 + warps_and_lanes()[1] % 4 * 2 + c % 2
 
@@ -349,7 +356,7 @@ def _own(p: Probe, title: str, value: Any = None, heads: int = HEADS, **kind: An
 
 
 def _columns(p: Probe, title: str, value: torch.Tensor | None = None, **kind: Any) -> Any:
-    """One value a head, alike in all threads that have it."""
+    """One value per head, replicated in all threads that have the head."""
     return _own(p, title, None if value is None else value[_own_heads()], **kind)
 
 
@@ -416,7 +423,7 @@ def _acc(p: Probe, dims: int = 128, **kind: Any) -> Any:
 
 
 def _sums(p: Probe, **kind: Any) -> Any:
-    """The running sums, of which each thread has a part of its own."""
+    """The running sums; each thread has a partial one."""
     return _own(p, "sums", p.uniform(128, HEADS // 4), **kind)
 
 
@@ -426,7 +433,8 @@ def online_softmax(p: Probe) -> None:
     peak = p.normal(HEADS)
     peak[::3] = -INF
     p.call(
-        _scores(p), _sums(p), _acc(p), _columns(p, "peak", peak), _columns(p, "top", p.normal(HEADS) + 2, out=False),
+        _scores(p), _sums(p), _acc(p), _columns(p, "peak", peak),
+        _columns(p, "top", p.normal(HEADS) + 2, out=False),
     )  # fmt: skip
 
 
@@ -475,7 +483,7 @@ def _scratch(p: Probe, out: bool, rows: int = 2, splits: int = 6, heads: int = 3
 
 
 def _sinks(p: Probe, value: torch.Tensor | None = None, **kind: Any) -> Any:
-    """A thread has those of its head of every eight."""
+    """The sinks of a thread's head of every eight."""
     own = torch.arange(128).view(-1, 1) // 16 + torch.arange(0, HEADS, 8)
     each = None if value is None else value[own]
     return p.registers(
@@ -485,7 +493,7 @@ def _sinks(p: Probe, value: torch.Tensor | None = None, **kind: Any) -> Any:
 
 @case(said.send_parts, heads=(8, 16, 32))
 def send_parts(p: Probe, heads: int) -> None:
-    """Two slices of two parts; zeros arrive as zeros, if with a sign."""
+    """Two slices of two parts; zeros arrive as zeros, possibly negative."""
     p.threads, p.cluster, slices, dims = 128, 4, 2, 128
     values = [p.normal(dims, heads) for _ in range(4)]
     values[1][3:70, 2] = 0.0
@@ -496,7 +504,8 @@ def send_parts(p: Probe, heads: int) -> None:
     p.operand("arrivals", torch.zeros(4 * rows[0] * rows[1], dtype=torch.int32), out=True)
     reader = (Reader("probe", Engine.THREADS),)
     p.pipelines = (
-        Pipeline("o", ("o_s",), "probe", Engine.GRID, reader, rounds="once", through="arrivals", meets="probe"),
+        Pipeline("o", ("o_s",), "probe", Engine.GRID, reader, rounds="once", through="arrivals",
+                 meets="probe"),
     )  # fmt: skip
     p.after = lambda m: m.wait("o", 0, at=m.block(1)) and None
 
@@ -528,7 +537,7 @@ def merge_rows(p: Probe, which: int, parts: int, few: bool) -> None:
     p.threads, p.relative, p.absolute, dims = 128, BF16, 1e-6, 128
     rows = dims * HEADS // 128
     received = p.normal(rows, 128 + HEADS)
-    # Every row of a part has the lses of that part.
+    # All rows of a part have the same lses.
     lses = p.normal(parts, 1, HEADS)
     lses[:, :, 5], lses[0, :, 2] = -INF, -INF
     received[:, 128:] = lses.expand(parts, rows // parts, HEADS).reshape(rows, HEADS)
@@ -575,13 +584,15 @@ def leave_part_on_n(p: Probe) -> None:
 def _call_leave_part(p: Probe, acc: Any, lses: Any, head0: int, heads: int, side: int) -> None:
     scratch = _scratch(p, True, splits=3, heads=heads)
     p.call(
-        acc, lses, p.dim("row", 1), p.dim("head0", head0), side, p.dim("split", 2), *scratch, p.dim("splits", 3), heads,
+        acc, lses, p.dim("row", 1), p.dim("head0", head0), side, p.dim("split", 2), *scratch,
+        p.dim("splits", 3), heads,
     )  # fmt: skip
 
 
 @case(said.merge_parts, parts=(3, 19), shares=(1, 3, 8), block=(8, 16, 32), few=(False, True))
 def merge_parts_on_n(p: Probe, parts: int, shares: int, block: int, few: bool) -> None:
-    """All of the row, and shares of it that are no whole pairs of pieces; of one head each part is empty, and so is one part."""
+    """All of the row, and shares that are not whole pairs of pieces; one head has only empty parts,
+    another has one."""
     _call_merge_parts(p, parts, shares // 3, shares, block // 4, 16, 64, said.ON_N, few)
 
 
@@ -592,7 +603,8 @@ def _call_merge_parts(
     lses = p.normal(2, parts + 1, heads)
     lses[:, 1], lses[:, :, head0 + 5] = -INF, -INF
     p.call(
-        p.dim("row", 1), p.dim("head0", head0), p.dim("parts", parts), p.dim("share", share), p.dim("shares", shares), columns, side,
+        p.dim("row", 1), p.dim("head0", head0), p.dim("parts", parts), p.dim("share", share),
+        p.dim("shares", shares), columns, side,
         *outputs(p, heads),
         p.operand("o_partial", p.normal(2, parts + 1, heads, 512)), p.operand("lse_partial", lses),
         p.operand("attn_sink", p.normal(heads)), p.dim("splits", parts + 1), heads, *lse_scalars(p),
@@ -600,7 +612,7 @@ def _call_merge_parts(
     )  # fmt: skip
 
 
-# 64 heads on M, a warpgroup a side
+# 64 heads on M, one warpgroup per side
 
 
 def _wide(p: Probe, title: str, value: torch.Tensor | None, columns: int, **kind: Any) -> Any:
@@ -646,7 +658,7 @@ def pack_to(p: Probe) -> None:
 
 @case(softmax.softmax_rows, tops=("high", "low", "none"))
 def softmax_rows(p: Probe, tops: str) -> None:
-    """No maximum rises; those of two warps rise; nothing before and rows without a valid token."""
+    """No maximum rises; those of two warps rise; no earlier tile, and rows without a valid token."""
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     scores, peak = p.normal(64, 32), p.normal(64)
     if tops == "low":

@@ -28,7 +28,7 @@ BF16 = 2.0**-7
 
 
 def _own(p: Probe, title: str, value: torch.Tensor | None, each: int = HEADS // 4, **kind: Any) -> Any:
-    """What every thread has for itself."""
+    """Private values of every thread."""
     return p.registers(title, (128, each), value, places=straight(128, each), private=True, **kind)
 
 
@@ -62,7 +62,8 @@ def spread_ids(p: Probe) -> None:
 
 
 def _token_words(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
-    """A thread's quarter of two tokens: 16 bytes of each 64-dim panel, two pieces of rope, the four scales."""
+    """A thread's quarter of two tokens: 16 bytes of each 64-dim panel, two pieces of rope,
+    the four scales."""
     thread, i = torch.arange(128).view(-1, 1, 1, 1), torch.arange(2).view(1, -1, 1, 1)
     piece, word = torch.arange(11).view(1, 1, -1, 1), torch.arange(4).view(1, 1, 1, -1)
     byte = torch.where(piece < 8, piece * 64, 528 + (piece - 8) * 64) + thread % 4 * 16
@@ -72,7 +73,7 @@ def _token_words(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
 
 
 def _coming(p: Probe, each: int, **kind: Any) -> Any:
-    """Scales of two tokens, each number another one."""
+    """Scales of two tokens, all of them different."""
     return _own(p, "coming", torch.arange(128 * each).view(128, each) * 7 + 3, each, dtype="uint32", **kind)
 
 
@@ -109,7 +110,8 @@ def write_unit(p: Probe, unit: int) -> None:
 
 
 def _v4_words(p: Probe, **kind: Any) -> Any:
-    """A thread's quarter of two tokens of a page of 64: 16 bytes of each 64 dims, rope's twice as wide, and all scales."""
+    """A thread's quarter of two tokens of a page of 64: 16 bytes per 64 dims, rope's twice as wide,
+    and all scales."""
     page = v4_pages(p, 1, 64)[0]
     thread, i = torch.arange(128).view(-1, 1, 1, 1), torch.arange(2).view(1, -1, 1, 1)
     piece, word = torch.arange(9).view(1, 1, -1, 1), torch.arange(4).view(1, 1, 1, -1)
@@ -152,7 +154,7 @@ def read_accumulator(p: Probe) -> None:
     p.threads = 128
     scores = _own(p, "scores", None, HEADS // 2)
     if not p.cute:
-        # TileLang gives accumulators of 64 rows their place only where a product is declared.
+        # TileLang lays out accumulators of 64 rows only if a product is declared.
         p.shared("a_s", (64, 64), dtype="bfloat16", swizzle=128)
         p.shared("b_s", (HEADS, 64), dtype="bfloat16", swizzle=128)
         p.mmas = (Mma("qk", "tcgen05", "probe", 64, HEADS, 64, "bfloat16", a="a_s", b="b_s", acc="s_t"),)
@@ -175,7 +177,8 @@ def raise_reference(p: Probe) -> None:
     peak = p.normal(128, HEADS // 4)
     peak[::3] = -INF
     p.call(
-        _own(p, "peak", peak), _own(p, "top", p.normal(128, HEADS // 4), out=False), _own(p, "sums", p.uniform(128, HEADS // 4)),
+        _own(p, "peak", peak), _own(p, "top", p.normal(128, HEADS // 4), out=False),
+        _own(p, "sums", p.uniform(128, HEADS // 4)),
         p.shared("stat_s", (HEADS,), out=True),
     )  # fmt: skip
 
@@ -192,7 +195,7 @@ def weigh_tokens(p: Probe) -> None:
 def _operand_of(
     p: Probe, title: str, split: int | None, *shape: int, dtype: torch.dtype = torch.float32
 ) -> Any:
-    """What a row has once, at any strides, or each of three splits, and nothing was written to."""
+    """One value per row, at any strides, or one for each of three splits, before anything was written."""
     if split is None:
         return spread(p, title, torch.full((2, *shape), -77.0).to(dtype), out=True)
     return p.operand(title, torch.full((2, 3, *shape), -77.0).to(dtype), out=True)

@@ -22,7 +22,7 @@ from dsl_kernels.problems.layouts import pack_v4_pages
 
 
 def _v4_staged(p: Probe, pages: torch.Tensor | None = None) -> list[Any]:
-    """Where half a tile of DeepSeek-V4's tokens is staged; read from there is a page of 32 tokens."""
+    """Staging of half a tile of DeepSeek-V4's tokens; with `pages`, it holds a page of 32 tokens."""
     parts: tuple[torch.Tensor | None, ...] = (None, None, None)
     if pages is not None:
         rows = pages[0, : 32 * 576].view(32, 576)
@@ -36,14 +36,15 @@ def _v4_staged(p: Probe, pages: torch.Tensor | None = None) -> list[Any]:
     )
     return [
         p.shared(
-            text, shape, None if part is None else part.contiguous().view(kinds[dtype]), dtype=dtype, swizzle=swizzle, slot=True, out=part is None
+            text, shape, None if part is None else part.contiguous().view(kinds[dtype]), dtype=dtype,
+            swizzle=swizzle, slot=True, out=part is None
         )
         for (text, shape, dtype, swizzle), part in zip(buffers, parts, strict=True)
     ]  # fmt: skip
 
 
 def v4_pages(p: Probe, count: int, size: int) -> torch.Tensor:
-    """Pages of DeepSeek-V4 with scales of every kind: 0, which float32 has no exponent for, among them."""
+    """Pages of DeepSeek-V4 with scales of every kind, including 0, for which float32 has no exponent."""
     pages = pack_v4_pages(p.normal(count, size, 512)).reshape(count, size * 584).contiguous()
     scales = pages[:, size * 576 :].view(count, size, 8)
     scales[..., :7] = p.integers(110, 130, count, size, 7, dtype=torch.uint8)
@@ -59,7 +60,8 @@ def copy_v4_tokens(p: Probe, size: int) -> None:
     # Pages begin at multiples of 16 bytes.
     gap = 16 + -pages.shape[1] % 16
     p.call(
-        *_v4_staged(p), spread(p, "kv_pages", pages, gap=gap), p.var("ids", tile_ids(p, 40)[:32], each="lane"),
+        *_v4_staged(p), spread(p, "kv_pages", pages, gap=gap),
+        p.var("ids", tile_ids(p, 40)[:32], each="lane"),
         *(p.dim(name, value) for name, value in scalars.items()),
     )  # fmt: skip
 
@@ -72,7 +74,8 @@ def unpack_v4_tokens(p: Probe, half: int) -> None:
 
 
 def _cache(p: Probe, size: int) -> tuple[Any, tuple[Any, ...]]:
-    """40 tokens in pages of `size`, and the scalars that find them; pages begin at multiples of 16 bytes."""
+    """40 tokens in pages of `size`, and the scalars that locate them;
+    pages begin at multiples of 16 bytes."""
     pages = v4_pages(p, 40 // size, size)
     scalars = problem.v4_pages_of("", 40, size)
     return spread(p, "kv_pages", pages, gap=16 + -pages.shape[1] % 16), tuple(
@@ -82,7 +85,7 @@ def _cache(p: Probe, size: int) -> tuple[Any, tuple[Any, ...]]:
 
 @case(gather_v4.fetch_v4_half, shares=(1, 2))
 def fetch_v4_half(p: Probe, shares: int) -> None:
-    # It has no result: the emulator sees that it stays within the cache.
+    # It has no result: the emulator checks that it stays within the cache.
     p.threads, p.cluster = 128, shares
     p.var("kept", 7, out=True)
     ids = p.var("low", tile_ids(p, 40)[:32], each="lane")
@@ -122,7 +125,7 @@ def load_v4_tokens(p: Probe, which: int) -> None:
 
 @case(gather_v4.renew_v4_tokens, which=(0, 1))
 def renew_v4_tokens(p: Probe, which: int) -> None:
-    """What was read before, and what takes its place."""
+    """The words read before, and those that replace them."""
     p.threads = 128
     neighbours(p)
     words = own_words(p, gather_v4.v4_words(4, 2))

@@ -17,7 +17,7 @@ INF = float("inf")
 
 
 def _bits_of(p: Probe, *shape: int) -> torch.Tensor:
-    """Bit patterns of scores, those of zeros, infinities and NaN among them, as 64-bit integers."""
+    """Bit patterns of scores, including zeros, infinities and NaN, as 64-bit integers."""
     values = p.normal(*shape) * 10
     flat = values.view(-1)
     flat[::11], flat[1::13], flat[2::31], flat[3::37], flat[5::41] = 0.0, -0.0, INF, -INF, float("nan")
@@ -25,7 +25,9 @@ def _bits_of(p: Probe, *shape: int) -> torch.Tensor:
 
 
 def _keys(p: Probe, title: str, value: torch.Tensor | None, each: int = KEEP, **kind: Any) -> Any:
-    return p.registers(title, (THREADS, each), value, dtype="uint32", places=straight(THREADS, each), private=True, **kind)  # fmt: skip
+    return p.registers(
+        title, (THREADS, each), value, dtype="uint32", places=straight(THREADS, each), private=True, **kind
+    )
 
 
 def _column(p: Probe) -> Callable[[Any], Any]:
@@ -33,7 +35,7 @@ def _column(p: Probe) -> Callable[[Any], Any]:
 
 
 def _bounds(p: Probe) -> tuple[Any, Any]:
-    """Columns of the row in each warp's batch: part of them, all, part, none."""
+    """Columns of the row in each warp's batch: some, all, some, none."""
     lo, hi = torch.tensor([37, 256, 512, 768]), torch.tensor([256, 512, 700, 700])
     return p.var("lo", lo, each="warp"), p.var("hi", hi, each="warp")
 
@@ -129,7 +131,9 @@ def make_keys(p: Probe, paired: bool) -> None:
 def stash_keys(p: Probe, back: bool) -> None:
     p.threads = THREADS
     count = THREADS * KEEP
-    stash = p.shared("stash", (2 * count,), p.integers(-(2**31), 2**31 - 1, 2 * count), dtype="int32", out=not back)  # fmt: skip
+    stash = p.shared(
+        "stash", (2 * count,), p.integers(-(2**31), 2**31 - 1, 2 * count), dtype="int32", out=not back
+    )
     bits = _keys(p, "bits", None if back else _bits_of(p, THREADS, KEEP), out=back)
     p.call(bits, stash, p.dim("number", 1), back)
 
@@ -139,7 +143,7 @@ def _hist(p: Probe, out: bool = True, **kind: Any) -> Any:
 
 
 def _some_keys(p: Probe, *shape: int) -> torch.Tensor:
-    """Keys near one another, so that some lie above a range, some in it and some below."""
+    """Keys close together: some above a range, some within it and some below."""
     return (1 << 31) + p.integers(0, 1 << 20, *shape, dtype=torch.int64)
 
 
@@ -192,7 +196,7 @@ def count_keys(p: Probe, span: int) -> None:
 
 
 def _entries(p: Probe, count: int, warps: int, words: int) -> torch.Tensor:
-    """List entries: a key over the complement of a position, of the warps from 0 up to `warps`."""
+    """List entries, a key above the complement of a position, from the warps 0 to `warps`."""
     place = p.integers(0, warps, count) << lists.OFFSET_BITS | p.integers(0, 32 * words, count)
     place = torch.unique(place)[torch.randperm(len(torch.unique(place)), generator=p.generator)]
     keys = _some_keys(p, len(place)) // 1000 * 1000
@@ -232,7 +236,9 @@ def key_entries(p: Probe, total: int) -> None:
 
 def _mine(p: Probe, threads: int, value: torch.Tensor | None, **kind: Any) -> Any:
     each = row.BINS // threads
-    return p.registers("mine", (threads, each), value, dtype="int32", places=straight(threads, each), private=True, **kind)  # fmt: skip
+    return p.registers(
+        "mine", (threads, each), value, dtype="int32", places=straight(threads, each), private=True, **kind
+    )
 
 
 @case(rounds.sum_bins)
@@ -251,7 +257,7 @@ def _state(p: Probe, out: bool) -> Any:
 def pick_bin(p: Probe, half: bool, need: int) -> None:
     p.threads = 512
     mine = p.integers(0, 6, 512, 4)
-    # The key after 4000 is the last one of its bin, and the first one of all has a bin of its own.
+    # The key after 4000 keys is the last one of its bin, and the very first key has a bin of its own.
     mine[0, 0] = 1
     through = mine.sum(dim=1).view(-1, 32).cumsum(dim=1)
     sums = torch.zeros(32, dtype=torch.int32)
@@ -281,7 +287,14 @@ def read_state(p: Probe) -> None:
 def send_sums(p: Probe, group: int) -> None:
     p.threads, p.cluster = THREADS, group
     hist = [p.integers(0, 9, 2 * row.BINS) for _ in range(group)]
-    coarse = p.shared("coarse", (2 * group * row.COARSE,), p.integers(0, 9, 2 * group * row.COARSE), dtype="int32", out=True, cluster=True)  # fmt: skip
+    coarse = p.shared(
+        "coarse",
+        (2 * group * row.COARSE,),
+        p.integers(0, 9, 2 * group * row.COARSE),
+        dtype="int32",
+        out=True,
+        cluster=True,
+    )
     held = p.shared("hist", (2 * row.BINS,), hist, dtype="int32")
     at, first = p.dim("at", group * row.COARSE), p.dim("first", row.BINS)
     p.call(coarse, at, held, first, group, p.rank, WARPS)
@@ -291,7 +304,7 @@ def send_sums(p: Probe, group: int) -> None:
 def pick_bin_of_group(p: Probe, half: bool, need: int, near: int) -> None:
     p.threads, p.cluster = 64, 4
     hist = torch.stack([p.integers(0, 6, 2 * row.BINS) for _ in range(4)])
-    # One key on top, in the second CTA.
+    # One key at the top, in the second CTA.
     hist[:, row.BINS] = torch.tensor([0, 1, 0, 0])
     coarse = torch.zeros(256, dtype=torch.int32)
     coarse[128:] = hist[:, row.BINS :].view(4, row.COARSE, -1).sum(dim=2).flatten().int()
@@ -313,7 +326,10 @@ def pick_bin_of_group(p: Probe, half: bool, need: int, near: int) -> None:
 
 
 def _counters(p: Probe, value: list[int], out: bool = True) -> Any:
-    tensors = [torch.tensor([*x, 0, 0, 0, 0], dtype=torch.int32) for x in (value if isinstance(value[0], list) else [value])]  # fmt: skip
+    tensors = [
+        torch.tensor([*x, 0, 0, 0, 0], dtype=torch.int32)
+        for x in (value if isinstance(value[0], list) else [value])
+    ]
     return p.shared("counters", (8,), tensors if len(tensors) > 1 else tensors[0], dtype="int32", out=out)
 
 
@@ -327,7 +343,8 @@ def collect(p: Probe, listing: bool) -> None:
         _bitmap(p, "equal", words, out=True),
         lambda m: (m.warp * 2 + 1) * KEEP,
         _counters(p, [3, 0, 0, 0]),
-        p.shared("entries", (2048,), torch.zeros(2048, dtype=torch.int64), dtype="int64", out=True, ordered=False),
+        p.shared("entries", (2048,), torch.zeros(2048, dtype=torch.int64), dtype="int64", out=True,
+                 ordered=False),
         p.dim("first", 100),
         *_range(p),
         p.var("listing", listing, dtype="bool"),
@@ -346,7 +363,7 @@ def keep_entry(p: Probe) -> None:
 @case(lists.send_entries)
 def send_entries(p: Probe) -> None:
     p.threads, p.cluster = THREADS, 2
-    # Each CTA has its part of the list behind the other's.
+    # Each CTA has its own part of the list, after the other's.
     held = [p.integers(0, 1 << 62, 256, dtype=torch.int64) for _ in range(2)]
     entries = p.shared("entries", (256,), held, dtype="int64", out=True, cluster=True)
     counters = _counters(p, [[70, 0, 0, 0], [101, 0, 0, 0]])
@@ -355,7 +372,7 @@ def send_entries(p: Probe) -> None:
 
 
 def _lists_of_four(p: Probe) -> tuple[Any, Any]:
-    """The lists of four CTAs, of which one is empty, and their lengths beside how many ties each has marked."""
+    """The lists of four CTAs, one of them empty; their lengths, and how many ties each CTA has marked."""
     p.threads, p.cluster = THREADS, 4
     held = [p.integers(0, 1 << 62, 600, dtype=torch.int64) for _ in range(4)]
     entries = p.shared("entries", (600,), held, dtype="int64", out=True, cluster=True)
@@ -365,7 +382,7 @@ def _lists_of_four(p: Probe) -> tuple[Any, Any]:
 
 @case(lists.share_lists, room=(421, 420))
 def share_lists(p: Probe, room: int) -> None:
-    """Four lists have 421 entries: with less room, none is shared."""
+    """Four lists with 421 entries in all: if there is less room, none is shared."""
     entries, counts = _lists_of_four(p)
     own = lambda m: m.buffer("entries")  # noqa: E731
     p.call(p.var("total", None, out=True), own, entries, counts, room, 4, p.rank, WARPS)
@@ -426,7 +443,7 @@ def count_marks(p: Probe, words: int) -> None:
 
 
 def _counted(p: Probe, title: str, words: int) -> tuple[Any, Any, Any]:
-    """A bitmap, its marks before each lane, which has consecutive words, and those of each warp."""
+    """A bitmap, the marks before each lane, which has consecutive words, and the marks of each warp."""
     bitmap, each = p.integers(-(2**31), 2**31 - 1, WARPS * words), -(-words // 32)
     marks = torch.zeros(WARPS, 32 * each, dtype=torch.int64)
     marks[:, :words] = (bitmap[:, None] >> torch.arange(32) & 1).sum(dim=1).view(WARPS, words)
@@ -453,7 +470,8 @@ def take_last_ties(p: Probe, words: int, take: int) -> None:
     equal, before, sums = _counted(p, "equal", words)
     above = _bitmap(p, "above", words, out=True)
     p.call(
-        before, above, equal, sums, p.dim("take", take), p.dim("rest", 700), _first(words), p.dim("words", words)
+        before, above, equal, sums, p.dim("take", take), p.dim("rest", 700), _first(words),
+        p.dim("words", words)
     )  # fmt: skip
 
 
@@ -475,7 +493,7 @@ EVERY = 16
 @case(row.load_sample, dtype=SCORES)
 def load_sample(p: Probe, dtype: torch.dtype) -> None:
     p.threads = THREADS
-    # The last words of the sample lie past the row's columns.
+    # The last words of the sample are past the row's columns.
     logits = spread(p, "logits", p.normal(2, 9004).to(dtype), gap=3)
     p.call(
         _keys(p, "bits", None), logits, p.dim("row", 1), p.dim("start", 700), p.dim("last", 8555), EVERY,
@@ -494,11 +512,11 @@ def _bits_key(score: float) -> int:
 
 @case(lists.list_row, past=(0, 1, 2, 3), score=(0.0, -3.5, INF), room=(4000, 60))
 def list_row(p: Probe, past: int, score: float, room: int) -> None:
-    """The second row begins `past` elements behind 16 bytes; the columns that are listed end in the last few of it."""
+    """The second row begins `past` elements after 16 bytes; the columns to list end within its last few."""
     p.threads = THREADS
-    # What a warp finds before it stops for want of room is only known of a single batch.
+    # What a warp has listed before it stops for lack of room is only predictable for a single batch.
     batches = 3 if room > 800 else 1
-    # Some batches begin in front of the row's columns or end behind them, the last ones past the row.
+    # Some batches begin before the row's columns or end after them, the last ones past the row.
     stride = batches * BATCH * WARPS - 300 + past // 2
     scores = _bits_of(p, 2, stride)
     floats = (scores - (scores >> 31 << 32)).to(torch.int32).view(torch.float32)
@@ -509,7 +527,8 @@ def list_row(p: Probe, past: int, score: float, room: int) -> None:
         logits,
         p.dim("row", 1),
         p.dim("stride", stride),
-        p.shared("entries", (4096,), torch.zeros(4096, dtype=torch.int64), dtype="int64", out=room > 800, ordered=False),
+        p.shared("entries", (4096,), torch.zeros(4096, dtype=torch.int64), dtype="int64", out=room > 800,
+                 ordered=False),
         _counters(p, [3, 0, 0, 0]),
         p.var("bottom", _bits_key(score), dtype="uint32"),
         p.dim("origin", 32),
@@ -548,7 +567,7 @@ def place_marks(p: Probe, words: int, dense: bool | int) -> None:
         _first(words),
         p.dim("words", words),
         lambda m: m.warp * (32 * words) + 5,
-        # Of more words than lanes none is dense.
+        # With more words than lanes, none is dense.
         p.var("dense", dense and words <= 32, dtype="bool") if isinstance(dense, bool) else 0,
         KEEP,
     )

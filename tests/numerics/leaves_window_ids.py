@@ -1,4 +1,4 @@
-"""Cases of the leaf that works out the ids of a window."""
+"""Cases of the leaf that computes the ids of a window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THREADS = 64
 
 @case(leaf.place_id, workload=("tiny", "odd_pages"), row=(0, 2, 5), first=(0, 2 * THREADS))
 def place_id(p: Probe, workload: str, row: int, first: int) -> None:
-    """Of a query without a token, of one of few and of one of many; the first ids, and those at the end of the window."""
+    """A query without tokens, with few and with many; the first ids, and those at the end of the window."""
     p.threads = THREADS
     drawn = trial.draw("window_ids", problems.get("window_ids").workload(workload), 0)
     (b, next_n), window = drawn["seq_lens"].shape, drawn["window"]

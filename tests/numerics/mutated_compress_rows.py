@@ -12,7 +12,7 @@ def _rows(name: str, rows: int, dim: int, ratio: int, parts: int, page_size: int
     return workload(f"{name}_d{dim}", "default", **sizes)
 
 
-# No two sizes of a call are equal, windows overlap or do not, and the first one reaches to before the sequence.
+# No two sizes of a call are equal; windows overlap or do not; the first one begins before the sequence.
 def _runs(dim: int) -> tuple[tuple[Workload, dict[str, int]], ...]:
     return (
         (_rows("distinct_overlapping", 7, dim, 3, 2, 5), {}),
@@ -29,7 +29,7 @@ STRUCTURES = (
 NO_RINGS = Only(
     "no pipeline has barriers, and nothing waits for their standing", {ATTENTION: (1,), INDEXER: (1,)}
 )
-# What may survive, and why the kernel is still the same one.
+# Mutants that may survive, and why their kernel computes the same.
 EXPLAINED: dict[str, str | Only] = {
     "start: drop barriersstand": NO_RINGS,
     "start: twice barriersstand": NO_RINGS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from body_mutants import Only, Structure, workload
 
-# With few CTAs, each takes more than one share of the work.
+# Few CTAs, so that each takes more than one share of the work.
 FEW = {"ctas": 3}
-# Sizes of which no two are equal, so that a swapped argument shows.
+# No two sizes are equal, so that swapped arguments show.
 DECODE = workload(
     "distinct_decode",
     "decode",
@@ -23,9 +23,9 @@ DECODE = workload(
     spare_pages=2,
     skip_below=2,
 )
-# One sequence: dealt tile by tile, which the first workload is not, with three fetches of the block table a CTA.
+# One sequence, distributed tile by tile, unlike the first workload; three fetches of the block table per CTA.
 ALONE = workload("alone_decode", "decode", lens=[[13500, 13000, 9]], heads=64, pages=220, spare_pages=2)
-# Lists of blocks that two rows share, scales of a byte and maxima; then pages, dealt tile by tile.
+# Lists of blocks that two rows share, one-byte scales and maxima; then pages, distributed tile by tile.
 BLOCKS = workload(
     "distinct_blocks",
     "decode_blocks",
@@ -55,16 +55,25 @@ ALONE_BLOCKS = workload(
 PREFILL = workload("distinct_prefill", "prefill", s=13, skv=390, heads=64, windows="ragged", skip_below=2)
 
 STRUCTURES = (
-    Structure("scoring decode, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
-    Structure("scoring prefill, Hopper", "lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0", ((PREFILL, {"splits": 2}),)),
-    Structure("scoring decode, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
-    Structure("scoring of blocks, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e0_blocks", ((BLOCKS, FEW), (ALONE_BLOCKS, FEW))),
-    Structure("scoring of blocks, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_blocks", ((BLOCKS, FEW), (ALONE_BLOCKS, FEW))),
-    Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, {"splits": 2}),)),
+    Structure("scoring decode, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0",
+              ((DECODE, FEW), (ALONE, FEW))),
+    Structure("scoring prefill, Hopper", "lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0",
+              ((PREFILL, {"splits": 2}),)),
+    Structure("scoring decode, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0",
+              ((DECODE, FEW), (ALONE, FEW))),
+    Structure("scoring of blocks, Hopper",
+              "lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e0_blocks",
+              ((BLOCKS, FEW), (ALONE_BLOCKS, FEW))),
+    Structure("scoring of blocks, Blackwell",
+              "lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_blocks",
+              ((BLOCKS, FEW), (ALONE_BLOCKS, FEW))),
+    Structure("scoring prefill, Blackwell",
+              "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0",
+              ((PREFILL, {"splits": 2}),)),
 )  # fmt: skip
 
 FEW_SEQUENCES = "of at most 32 sequences, as here, the lanes have been given what each has to score"
-# What may survive, and why the kernel is still the same one.
+# Mutants that may survive, and why their kernel computes the same.
 EXPLAINED: dict[str, str | Only] = {
     "mma: one more of i": "each product of a round is guarded",
     "release scores behind load_weights": "the weights do not come from what the release waits for",

@@ -10,7 +10,8 @@ from body_mutants import Only, Structure, workload
 from dsl_kernels.problems.base import Workload
 
 
-# Targets at and outside the times, equal times, targets in no order, rows of infinities; widths that a vector does not divide.
+# Targets at and outside the times, equal times, unsorted targets, rows of infinities; widths that a vector
+# does not divide.
 def _resampled(d: int, *more: Workload) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
     def of(name: str, b: int, n: int, m: int, **how: Any) -> Workload:
         return workload(f"{name}_d{d}", "default", b=b, n=n, m=m, d=d, **how)
@@ -30,11 +31,14 @@ def _resampled(d: int, *more: Workload) -> tuple[tuple[Workload, Mapping[str, in
 FAR = workload("distinct_far", "default", b=2, n=12007, m=70, d=40, targets="mixed")
 
 STRUCTURES = (
-    Structure("resampling from global memory", "resample_trajectories__cutedsl_sm90a__global_n128_v1", _resampled(5)),
+    Structure("resampling from global memory", "resample_trajectories__cutedsl_sm90a__global_n128_v1",
+              _resampled(5)),
     Structure("resampling by a merge", "resample_trajectories__cutedsl_sm90a__merge_n128_v8", _resampled(40)),
-    Structure("resampling of staged times", "resample_trajectories__cutedsl_sm90a__staged_n128_v8", _resampled(40)),
+    Structure("resampling of staged times", "resample_trajectories__cutedsl_sm90a__staged_n128_v8",
+              _resampled(40)),
     Structure("resampling by a warp", "resample_trajectories__cutedsl_sm90a__warp_n128_v8", _resampled(40)),
-    Structure("resampling of a window", "resample_trajectories__cutedsl_sm90a__window_n128_v8", _resampled(40, FAR)),
+    Structure("resampling of a window", "resample_trajectories__cutedsl_sm90a__window_n128_v8",
+              _resampled(40, FAR)),
 )  # fmt: skip
 
 RESAMPLING = (
@@ -47,7 +51,7 @@ RESAMPLING = (
 NO_RINGS = Only(
     "no pipeline has barriers, and nothing waits for their standing", dict.fromkeys(RESAMPLING, (1,))
 )
-# What may survive, and why the kernel is still the same one.
+# Mutants that may survive, and why their kernel computes the same.
 EXPLAINED: dict[str, str | Only] = {
     "start: drop barriersstand": NO_RINGS,
     "start: twice barriersstand": NO_RINGS,

@@ -14,9 +14,9 @@ from dsl_kernels.problems.base import Workload
 def _attention(
     form: str, heads: int, *splits: int, topk: int = 448
 ) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
-    """Holes leave the first tiles without a valid id, a tail the last ones; a call that is not split ends differently.
+    """Holes leave the first tiles without a valid id, a tail the last ones; an unsplit call ends differently.
 
-    Between pages of the first kind lie rows of none.
+    Rows between pages of the first form belong to none.
 
     Three splits have unequal shares of 16 heads to merge.
     """
@@ -24,7 +24,8 @@ def _attention(
     def ids(pattern: str, t: int) -> Workload:
         pages = {"page_size": 53} if pattern == "holes" else {}
         return workload(
-            f"{pattern}_{form}_h{heads}", form, t=t, heads=heads, topk=topk, n=700, sink=True, lse_scale=0.7, ids=pattern, **pages
+            f"{pattern}_{form}_h{heads}", form, t=t, heads=heads, topk=topk, n=700, sink=True, lse_scale=0.7,
+            ids=pattern, **pages
         )  # fmt: skip
 
     return (
@@ -34,49 +35,69 @@ def _attention(
 
 
 def _v4(heads: int, *splits: int, form: str = "v4") -> tuple[tuple[Workload, Mapping[str, int]], ...]:
-    """Two scopes whose pages differ; lengths of both, of one query none of either."""
+    """Two scopes with different pages; lengths of both; one query has no ids in either."""
     sizes = {"heads": heads, "topk": 330, "n": 700, "sink": True, "lse_scale": 0.7, "v4_extra_topk": 250}
     return (
         *_attention(form, heads, *splits),
         (
             workload(
-                f"lengths_{form}_h{heads}", form, t=4, ids="holes", lengths=True, empty_lse=math.inf, page_size=53, **sizes
+                f"lengths_{form}_h{heads}", form, t=4, ids="holes", lengths=True, empty_lse=math.inf,
+                page_size=53, **sizes
             ),
             {"splits": splits[0]},
         ),
     )  # fmt: skip
 
 
-# Two CTAs for the pairs of tiles of three queries, in which one tile, both or none has a valid id: regardless of queries, and
-# whole ones.
+# Two CTAs for the pairs of tiles of three queries, in which one tile, both or none has a valid id:
+# distributed regardless of queries, and by whole queries.
 def _dealt(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
     islands = workload(
-        f"islands_{form}_h{heads}", form, t=3, heads=heads, topk=448, n=700, sink=True, lse_scale=0.7, ids="islands"
+        f"islands_{form}_h{heads}", form, t=3, heads=heads, topk=448, n=700, sink=True, lse_scale=0.7,
+        ids="islands"
     )  # fmt: skip
     return tuple((islands, {"splits": splits, "ctas": 2}) for splits in (3, 1))
 
 
 STRUCTURES = (
-    Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2", _attention("bf16", 8, 8, 2, topk=640)),
-    Structure("attention of whole rows fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl2", _attention("fp8", 16, 4, 2)),
-    Structure("attention of whole rows bf16, Hopper", "sparse_mla__tilelang_sm90a__h8_bf16_bt64_st2_cl1", _attention("bf16", 8, 2, 1)),
-    Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", (*_attention("bf16", 64, 2, 1), *_dealt("bf16", 64))),
-    Structure("attention of DeepSeek-V4, Hopper", "sparse_mla__cutedsl_sm90a__h16_v4_bt64_st2_cl2", _v4(16, 4, 2)),
-    Structure("attention of slices of DeepSeek-V4, Hopper", "sparse_mla__cutedsl_sm90a__h8_v4_bt64_st2_cl2_sl2", _v4(8, 4, 2)),
-    Structure("attention exchanged of DeepSeek-V4, Hopper", "sparse_mla__cutedsl_sm90a__h128_v4_bt64_st2_cl1_hb64_ex2", (*_v4(128, 3, 1), *_dealt("v4", 128))),
-    Structure("attention exchanged, Hopper", "sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2", (*_attention("fp8", 128, 2, 1), *_dealt("fp8", 128))),
-    Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", (*_attention("bf16", 16, 2, 1), *_dealt("bf16", 16))),
-    Structure("attention with heads on M, Blackwell", "sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_hb64_gather4", (*_attention("bf16", 64, 2, 1), *_dealt("bf16", 64))),
-    Structure("attention of a pair of CTAs, Blackwell", "sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4", (*_attention("bf16", 128, 2, 1), *_dealt("bf16", 128))),
-    Structure("attention of DeepSeek-V4, Blackwell", "sparse_mla__cutedsl_sm100a__h16_v4_bt64_cl1_cp_async", (*_v4(16, 3, 1), *_dealt("v4", 16))),
-    Structure("attention of 528-byte tokens, Hopper", "sparse_mla__tilelang_sm90a__any_nope8_bt64_st2_cl1_hb16", _attention("nope8", 20, 2, 1)),
-    Structure("attention of DeepSeek-V4.1, Hopper", "sparse_mla__cutedsl_sm90a__any_v41_bt64_st2_cl1_hb16", _v4(20, 2, 1, form="v41")),
-    Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", (*_attention("fp8", 16, 3, 1), *_dealt("fp8", 16))),
+    Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2",
+              _attention("bf16", 8, 8, 2, topk=640)),
+    Structure("attention of whole rows fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl2",
+              _attention("fp8", 16, 4, 2)),
+    Structure("attention of whole rows bf16, Hopper", "sparse_mla__tilelang_sm90a__h8_bf16_bt64_st2_cl1",
+              _attention("bf16", 8, 2, 1)),
+    Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64",
+              (*_attention("bf16", 64, 2, 1), *_dealt("bf16", 64))),
+    Structure("attention of DeepSeek-V4, Hopper", "sparse_mla__cutedsl_sm90a__h16_v4_bt64_st2_cl2",
+              _v4(16, 4, 2)),
+    Structure("attention of slices of DeepSeek-V4, Hopper",
+              "sparse_mla__cutedsl_sm90a__h8_v4_bt64_st2_cl2_sl2", _v4(8, 4, 2)),
+    Structure("attention exchanged of DeepSeek-V4, Hopper",
+              "sparse_mla__cutedsl_sm90a__h128_v4_bt64_st2_cl1_hb64_ex2",
+              (*_v4(128, 3, 1), *_dealt("v4", 128))),
+    Structure("attention exchanged, Hopper", "sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2",
+              (*_attention("fp8", 128, 2, 1), *_dealt("fp8", 128))),
+    Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async",
+              (*_attention("bf16", 16, 2, 1), *_dealt("bf16", 16))),
+    Structure("attention with heads on M, Blackwell",
+              "sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_hb64_gather4",
+              (*_attention("bf16", 64, 2, 1), *_dealt("bf16", 64))),
+    Structure("attention of a pair of CTAs, Blackwell",
+              "sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4",
+              (*_attention("bf16", 128, 2, 1), *_dealt("bf16", 128))),
+    Structure("attention of DeepSeek-V4, Blackwell", "sparse_mla__cutedsl_sm100a__h16_v4_bt64_cl1_cp_async",
+              (*_v4(16, 3, 1), *_dealt("v4", 16))),
+    Structure("attention of 528-byte tokens, Hopper",
+              "sparse_mla__tilelang_sm90a__any_nope8_bt64_st2_cl1_hb16", _attention("nope8", 20, 2, 1)),
+    Structure("attention of DeepSeek-V4.1, Hopper", "sparse_mla__cutedsl_sm90a__any_v41_bt64_st2_cl1_hb16",
+              _v4(20, 2, 1, form="v41")),
+    Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async",
+              (*_attention("fp8", 16, 3, 1), *_dealt("fp8", 16))),
 )  # fmt: skip
 
 FETCHED = "no bit depends on what the L2 holds"
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
-# What may survive, and why the kernel is still the same one.
+# Mutants that may survive, and why their kernel computes the same.
 EXPLAINED: dict[str, str] = {
     "one more of turn": "a turn behind the last one finds no valid id, and a tile without one is skipped",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
@@ -100,9 +121,13 @@ EXPLAINED: dict[str, str] = {
     "right: high and cached of vote": OTHER_TILE,
     "left: release kv_right behind rescale_rows": "P, which is let go before, has waited for the product",
     "right: release kv_left behind rescale_rows": "P, which is let go before, has waited for the product",
-    "softmax: head0 and share of merge_heads": "where a block has all of its heads, a head is the sum of both",
+    "softmax: head0 and share of merge_heads": (
+        "where a block has all of its heads, a head is the sum of both"
+    ),
     "left: accumulate": "the first product of a query adds to zeros",
-    "not (!= has_lengths 0)": "the lengths that stand for none are longer than any row of ids, and say the same",
+    "not (!= has_lengths 0)": (
+        "the lengths that stand for none are longer than any row of ids, and say the same"
+    ),
     "release q behind share_sums": "the queries' memory goes back a little later",
     "right: release far_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "start: not (== splits 1)": "whole queries or shares of them: either way each unit is dealt once",

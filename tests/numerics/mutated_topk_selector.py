@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from body_mutants import Only, Structure, workload
 
-# Rows that are taken whole, that fit in registers and that do not; ties, and more undecided keys than can be listed.
+# Rows taken whole, rows that fit in registers and rows that do not; ties, and more undecided keys than can be
+# listed.
 TIES = workload(
     "ties_paged",
     "default",
@@ -20,30 +21,33 @@ TIES = workload(
 BUCKET = workload(
     "bucket_rows", "default", lens=[5003, 2100, 900], k=129, scores="bucket", starts=[1, 250, 6]
 )
-# Equal keys that are listed, and more than are ranked against each other.
+# Equal keys that are listed, and more of them than are ranked against each other.
 TIED = workload("tied_row", "default", lens=[2900], k=520, scores="ties")
 EQUAL = workload("equal_row", "default", lens=[4500], k=300, scores="outlier")
-# A row that the registers of a cluster do not hold.
+# A row that the registers of a cluster cannot hold.
 LONG = workload(
     "long_row", "default", lens=[33001], k=260, scores="bucket", starts=[5], page_size=64, pages=600
 )
-# Scores close together in it: no column before the row's first, whose garbage would say otherwise.
+# Such a row with scores close together; nothing precedes its first column, as garbage there would widen the
+# range.
 LONG_NEAR = workload("long_row_of_close_scores", "default", lens=[50003], k=300, scores="tight")
-# Equal keys below zero, few and many, and a row taken whole whose positions count from column 0.
+# Equal negative keys, few and many, and a row taken whole whose positions count from column 0.
 TIED_MANY = workload("many_ties_below_zero", "default", lens=[1500], k=1000, scores="outlier")
 TIED_LOW = workload("tied_row_below_zero", "default", lens=[2900], k=2300, scores="ties")
 # Short lists, and rounds over them that leave no key undecided.
 DECIDED = workload("decided_rows", "default", lens=[400, 370, 340, 310], k=20, scores="tight")
 COLUMNS = workload("columns_of_a_short_row", "default", lens=[40], k=70, starts=[17], absolute=1)
 SELECTION = tuple((each, {}) for each in (TIES, BUCKET, TIED, TIED_LOW, TIED_MANY, EQUAL, COLUMNS, DECIDED))
-# With options, what is asked for beside ids and in their place, of rows taken whole and of others; ties to the higher position,
-# which are marked, ranked, and more than can be listed.
+# With options: outputs beside ids or instead of them, for rows taken whole and others; ties that are resolved
+# to the higher position, which are marked, ranked, or more than can be listed.
 BESIDE = workload(
-    "values_and_positions_beside_ids", "options", lens=[2900, 40], k=520, scores="ties", starts=[7, 3], page_size=64,
+    "values_and_positions_beside_ids", "options", lens=[2900, 40], k=520, scores="ties", starts=[7, 3],
+    page_size=64,
     pages=400, mapped=[0, 2], values=1, positions=1, ties_higher=1,
 )  # fmt: skip
 OFFSET = workload(
-    "offset_positions", "options", lens=[1500, 40], k=70, scores="ties", starts=[17, 5], absolute=1, offsets=[700, 9000],
+    "offset_positions", "options", lens=[1500, 40], k=70, scores="ties", starts=[17, 5], absolute=1,
+    offsets=[700, 9000],
     values=1, ties_higher=1,
 )  # fmt: skip
 EQUAL_HIGHER = workload(
@@ -53,7 +57,7 @@ WITH_OPTIONS = (
     *((replace(each, name=f"{each.name}_options", form="options"), launch) for each, launch in SELECTION),
     *((each, {}) for each in (BESIDE, OFFSET, EQUAL_HIGHER)),
 )
-# A row of which the list that a sample gives will do, and rows that overflow it.
+# A row for which the list from a sample suffices, and rows that overflow it.
 SAMPLED = workload(
     "sampled_row", "default", lens=[20001, 4700], k=700, starts=[7, 2], page_size=64, pages=600
 )
@@ -67,13 +71,14 @@ OVERFLOW = workload(
     page_size=64,
     pages=600,
 )
-# Rows whose sample is larger than all else: its list will not do. All else is more than can be listed; the ties of the sample
-# are too few, or would do with what is listed beside them; a row that the registers hold is not listed at all.
+# Rows whose sample is larger than everything else, so that its list fails: everything else is more than can
+# be listed; the sample's ties are too few, or suffice together with what is listed; a row that fits in
+# registers is not listed at all.
 MISLED = workload("misled_rows", "default", lens=[14011, 9203], k=1300, scores="sampled_ties", starts=[5, 3])
 MISLED_FEW = workload("misled_row_of_few", "default", lens=[5003], k=130, scores="sampled_ties")
 MISLED_HELD = workload("misled_row_that_is_held", "default", lens=[3900], k=130, scores="sampled_ties")
-# Ties that are looked for: over several batches, below larger keys; zeros, as what is not read would be; among columns before
-# the row that hold the same score.
+# Ties that are searched for: over several batches, below larger keys; at zero, like what is not read; among
+# columns before the row with the same score.
 SHELF = workload("ties_of_several_batches", "default", lens=[13007], k=2048, scores="shelf", starts=[9])
 STEPS = workload("ties_at_zero", "default", lens=[3400], k=2048, scores="steps", tail=1000)
 AMONG = workload(
@@ -82,12 +87,13 @@ AMONG = workload(
 LISTED = tuple(
     (each, {}) for each in (SAMPLED, OVERFLOW, MISLED, MISLED_FEW, MISLED_HELD, SHELF, STEPS, AMONG)
 )
-# The same of a cluster, which samples rows that its registers do not hold: no shorter row gets to its lists.
+# The same for a cluster, which samples rows that its registers cannot hold: no shorter row reaches its lists.
 LONG_SAMPLED = workload(
     "long_sampled_rows", "default", lens=[36001, 33500], k=700, starts=[7, 2], page_size=64, pages=600
 )
 LONG_OVERFLOW = workload(
-    "long_overflowing_rows", "default", lens=[34011, 33203], k=1300, scores="levels", starts=[5, 41], page_size=64, pages=600
+    "long_overflowing_rows", "default", lens=[34011, 33203], k=1300, scores="levels", starts=[5, 41],
+    page_size=64, pages=600
 )  # fmt: skip
 LONG_MISLED = workload(
     "long_misled_rows", "default", lens=[34011, 33203], k=1300, scores="thinly_sampled_ties", starts=[5, 3]
@@ -95,10 +101,11 @@ LONG_MISLED = workload(
 LONG_MISLED_FEW = workload(
     "long_misled_row_of_few", "default", lens=[33003], k=130, scores="thinly_sampled_ties"
 )
-# The sample's largest keys are equal and few: with those it does not look at they are less than k, and counted twice more.
+# The sample's largest keys are equal and few: with the keys outside it they are fewer than k, and are counted
+# twice more.
 LONG_FEW = workload("long_row_of_few_equal", "default", lens=[33003], k=130, scores="thinly_sampled_few")
 LONG_SHELF = workload("long_shelf", "default", lens=[33007], k=2048, scores="shelf", starts=[9])
-# Three batches a warp.
+# Three batches per warp.
 LONGER_SHELF = workload("longer_shelf", "default", lens=[67007], k=2048, scores="shelf", starts=[9])
 LONG_STEPS = workload("long_ties_at_zero", "default", lens=[33400], k=2048, scores="steps", tail=1000)
 LONG_AMONG = workload(
@@ -107,16 +114,21 @@ LONG_AMONG = workload(
 LISTED_TOGETHER = tuple(
     (each, {})
     for each in (
-        LONG_SAMPLED, LONG_OVERFLOW, LONG_MISLED, LONG_MISLED_FEW, LONG_SHELF, LONG_STEPS, LONG_AMONG, LONG_FEW, LONGER_SHELF,
+        LONG_SAMPLED, LONG_OVERFLOW, LONG_MISLED, LONG_MISLED_FEW, LONG_SHELF, LONG_STEPS, LONG_AMONG,
+        LONG_FEW, LONGER_SHELF,
     )
 )  # fmt: skip
 
 STRUCTURES = (
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
-    Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, *LISTED)),
-    Structure("selection, a sample of a row in a cluster", "topk_selector__cutedsl_sm90a__g2_t1024_r16_c1_s64", (*SELECTION, *LISTED_TOGETHER)),
-    Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}), (LONG_NEAR, {}))),
-    Structure("selection with options, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_opt1", WITH_OPTIONS),
+    Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16",
+              (*SELECTION, *LISTED)),
+    Structure("selection, a sample of a row in a cluster",
+              "topk_selector__cutedsl_sm90a__g2_t1024_r16_c1_s64", (*SELECTION, *LISTED_TOGETHER)),
+    Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1",
+              (*SELECTION, (LONG, {}), (LONG_NEAR, {}))),
+    Structure("selection with options, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_opt1",
+              WITH_OPTIONS),
 )  # fmt: skip
 
 ONE, CLUSTER = "selection, one CTA a row", "selection, a cluster a row"
@@ -126,7 +138,7 @@ ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the ro
 ABOVE = "every key of that list lies above the range, and none is looked at further"
 NO_PAGES = "a sampled row has no entries of the page table at hand, which any two numbers say"
 NARROWER = "the range of what the list holds saves rounds, and no result depends on it"
-# What may survive, and why the kernel is still the same one.
+# Mutants that may survive, and why their kernel computes the same.
 EXPLAINED: dict[str, str | Only] = {
     "select: first and rank of take_all": Only(
         "positions are written beside ids of pages: the first one is nought, as the rank of a lone CTA is",
@@ -150,7 +162,8 @@ EXPLAINED: dict[str, str | Only] = {
         f"{ANY_SAMPLE}; and where no tie is found, too", {SAMPLED_ROW: (1, 2), TOGETHER: (1, 2)}
     ),
     "select: drop meet": Only(
-        "before what a row without a list clears: all threads have met at the cluster's barrier behind their last read",
+        "before what a row without a list clears: all threads have met at the cluster's barrier behind "
+        "their last read",
         {TOGETHER: (13,)},
     ),
     "select: not (> inside 384)": NARROWER,

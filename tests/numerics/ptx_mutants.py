@@ -1,12 +1,13 @@
-"""Broken PTX: one slip in the text that a compiler made of a variant must be caught by the emulator.
+"""Broken PTX: one slip in the PTX of a variant must be caught by the emulator.
 
-A mutant is caught when the emulator reports an error or the result is wrong, under one of 20 interleavings over the
-workloads that reach the changed line. Where no workload reaches it, the mutant counts as unreached; what survives
-otherwise is listed with the reason why it is no bug.
+A mutant is caught if the emulator reports an error or the result is wrong, under one of 20 interleavings over
+the workloads that reach the changed line. If no workload reaches it, the mutant counts as unreached. Any
+other survivor is listed with the reason why it is no bug.
 
     python tests/numerics/ptx_mutants.py [VARIANT ...]
 
-tries every mutant of these variants, of all by default, and prints those that nothing catches and a row a variant.
+tries every mutant of these variants, by default of all, and prints those that nothing catches, and a row per
+variant.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dsl_kernels.variants import Variant
 from dsl_kernels.verification import reach, trial
 
 INTERLEAVINGS = 20
-# Sites of a class in a variant, where it has so many, drawn by their names: the same in every run.
+# At most this many sites of a slip in a variant, drawn by their names: the same in every run.
 SITES = 2
 
 
@@ -51,10 +52,14 @@ class Instruction:
         return Instruction(self.guard, self.opcode, tuple(found))
 
     def renamed(self, old: str, new: str) -> str | None:
-        return None if old not in self.opcode else str(Instruction(self.guard, self.opcode.replace(old, new, 1), self.operands))  # fmt: skip
+        return (
+            None
+            if old not in self.opcode
+            else str(Instruction(self.guard, self.opcode.replace(old, new, 1), self.operands))
+        )
 
 
-#: What becomes of an instruction; None where it has nothing to break.
+#: The changed instruction; None if there is nothing to break in it.
 Change = Callable[[Instruction], str | None]
 
 
@@ -67,7 +72,7 @@ def twice(i: Instruction) -> str:
 
 
 def added(at: int, number: int) -> Change:
-    """A number more in an operand."""
+    """Add a number to an operand."""
 
     def change(i: Instruction) -> str:
         return (
@@ -95,7 +100,7 @@ def every_lane(i: Instruction) -> str:
 
 
 def otherwise(i: Instruction) -> str | None:
-    """A product that adds where it is to begin anew, and the other way round."""
+    """A product that accumulates where it should begin anew, and the reverse."""
     at = next((n for n, text in enumerate(i.operands) if re.fullmatch(r"%?p\w*", text)), None)
     if at is None:
         return None
@@ -110,7 +115,7 @@ def inverted(i: Instruction) -> str | None:
 
 
 def shifted(i: Instruction) -> str | None:
-    """Another place, as far on as the store is wide."""
+    """Shift the address of a store by the store's width."""
     wide = {"b8": 1, "u8": 1, "b16": 2, "u16": 2, "b64": 8, "u64": 8, "f64": 8}.get(
         i.opcode.split(".")[-1], 4
     )
@@ -123,7 +128,7 @@ def renamed(old: str, new: str) -> Change:
     return lambda i: i.renamed(old, new)
 
 
-#: name -> (pattern of the opcode, what becomes of the instruction)
+#: name -> (pattern of the opcode, change of the instruction)
 SLIPS: Mapping[str, tuple[str, Change]] = {
     "a wait that passes": (r"mbarrier\.(?:try|test)_wait", passes),
     "a wait for the other parity": (r"mbarrier\.(?:try|test)_wait\.parity", other_parity),
@@ -176,7 +181,7 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """A slip at one place of the text, with the line of the module that the place is of."""
+    """A slip at one place of the text, with the module's source line of that place."""
 
     slip: str
     line: int
@@ -187,7 +192,7 @@ class Mutant:
 
 
 def operands(text: str) -> tuple[str, ...]:
-    """Operands at the commas that lie in no bracket."""
+    """Split operands at commas outside brackets."""
     found, depth = [""], 0
     for c in text:
         depth += (c in "[{(") - (c in "]})")
@@ -199,7 +204,7 @@ def operands(text: str) -> tuple[str, ...]:
 
 
 def sites(ptx: str, slip: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Every instruction that a slip can befall, with what it becomes."""
+    """Every instruction to which a slip applies, with the changed instruction."""
     pattern, change = SLIPS[slip]
     for m in re.finditer(
         rf"(?<![\w.:%$])(@!?[%\w$]+\s+)?({pattern}[\w.:]*)([^;{{}}]*(?:\{{[^}}]*\}}[^;{{}}]*)*);", ptx
@@ -230,7 +235,7 @@ Run = tuple[Workload, dict[str, int]]
 
 @cache
 def reached(name: str) -> list[tuple[Run, frozenset[int]]]:
-    """The workloads of a variant, each with the lines of the PTX of which it executes an instruction."""
+    """The workloads of a variant, each with the PTX lines that it executes."""
     variant, out = variants.get(name), []
     for run in reach.workloads(variant):
         executor = Emulator(Interleaving.lockstep(), strict=True)
@@ -246,7 +251,7 @@ def reached(name: str) -> list[tuple[Run, frozenset[int]]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant: "caught", "unreached", "explained" or "survives", and how."""
+    """The outcome of a mutant: "caught", "unreached", "explained" or "survives", and how."""
 
     mutant: Mutant
     by: str
@@ -254,7 +259,7 @@ class Outcome:
 
 
 def caught(variant: Variant, mutant: Mutant, runs: list[Run]) -> str | None:
-    """The error or the difference that shows a mutant, or None."""
+    """The error or the difference that reveals a mutant, or None."""
     for n, interleaving in enumerate(interleavings(INTERLEAVINGS)):
         workload, launch = runs[n % len(runs)]
         executor = Emulator(interleaving, edit=lambda _: mutant.ptx, strict=True)
@@ -283,7 +288,7 @@ NONE_IN_FLIGHT = (
     r"\n>source: +warpgroup\.wait_group\(0\)[\s\S]*queries_empty",
     "every product was waited for where its scores were read: none is in flight",
 )
-#: slip -> pairs of a pattern of the surroundings (`surroundings`) and the reason why the kernel is the same.
+#: slip -> pairs of a pattern of the `surroundings` and the reason why the kernel computes the same.
 EXPLAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
     "no fence after barriers are set up": (
         (
@@ -295,25 +300,29 @@ EXPLAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
             "a barrier of the cluster follows, which releases and acquires",
         ),
         (
-            r"^(?:lightning_indexer__\w+_decode_\w+_c4_e1|sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2)\n",
+            r"^(?:lightning_indexer__\w+_decode_\w+_c4_e1"
+            r"|sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2)\n",
             "the CTAs of a cluster use their own mbarriers alone, and bar.sync orders them in each",
         ),
     ),
     "no barrier of the warp": (
         (
             r"(?:wgmma\.wait_group|tcgen05\.wait::ld)[\s\S]*bar\.warp\.sync[\s\S]*elect\.sync",
-            "the elected lane tells the end of asynchronous reads, for which the whole warp waits by one aligned instruction",
+            "the elected lane tells the end of asynchronous reads, for which the whole warp waits by one "
+            "aligned instruction",
         ),
     ),
     "a wait that passes": (
         (
             r"source: +# A commit may arrive late",
-            "one of the last waits before the CTA ends: commits of a thread arrive in their order here, so that others cover it; "
+            "one of the last waits before the CTA ends: commits of a thread arrive in their order here, so "
+            "that others cover it; "
             "PTX promises no order of their arrivals, and the kernel waits for each",
         ),
         (
             r"kv_empty[\s\S]*\n>source: +cute\.arch\.mbarrier_wait\(pe_empty",
-            "the last wait for a unit's slot is for a commit of two tiles ago, after the product that read these rope dims: it covers "
+            "the last wait for a unit's slot is for a commit of two tiles ago, after the product that read "
+            "these rope dims: it covers "
             "all that its thread had issued",
         ),
     ),
@@ -323,32 +332,43 @@ EXPLAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
             "each thread has a fence after its wait for the first rows, and that covers the queries too",
         ),
         (
-            r"^sparse_mla__tilelang_sm90a__h8_[\s\S]*(?:st\.shared\.u32\s[^;]*;\s*){4}[^\n]*\s*// begin inline asm\s*>ptx:\s*fence\.proxy\.async",
+            r"^sparse_mla__tilelang_sm90a__h8_[\s\S]*(?:st\.shared\.u32\s[^;]*;\s*){4}[^\n]*\s*// begin "
+            r"inline asm\s*>ptx:\s*fence\.proxy\.async",
             "each thread has a fence after its wait for the first rows, and that covers the queries too",
         ),
     ),
     "no tcgen05 fence": (
         (
-            r">ptx:\s*tcgen05\.fence::after_thread_sync;(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?tcgen05\.fence::before_thread_sync",
-            "its thread touches no tensor memory before its next arrival; the products that it would order are ordered as they are issued",
+            r">ptx:\s*tcgen05\.fence::after_thread_sync;(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?"
+            r"tcgen05\.fence::before_thread_sync",
+            "its thread touches no tensor memory before its next arrival; the products that it would order "
+            "are ordered as they are issued",
         ),
         (
-            r">ptx:\s*tcgen05\.fence::after_thread_sync;(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?mbarrier\.try_wait(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?tcgen05\.fence::after_thread_sync",
-            "another wait follows, and its fence stands before the thread's next instruction of tensor memory too",
+            r">ptx:\s*tcgen05\.fence::after_thread_sync;(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?"
+            r"mbarrier\.try_wait(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?"
+            r"tcgen05\.fence::after_thread_sync",
+            "another wait follows, and its fence stands before the thread's next instruction of tensor "
+            "memory too",
         ),
         (
-            r">ptx:\s*tcgen05\.fence::after_thread_sync;(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?tcgen05\.dealloc",
-            "the next instruction of tensor memory frees it, ordered by the CTA's barrier after what every role has waited for",
+            r">ptx:\s*tcgen05\.fence::after_thread_sync;(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?"
+            r"tcgen05\.dealloc",
+            "the next instruction of tensor memory frees it, ordered by the CTA's barrier after what every "
+            "role has waited for",
         ),
         (
-            r"^sparse_mla__cutedsl_sm100a__\w+_cp_async\n[\s\S]*mbarrier_wait\(\nsource: +kv_full[\s\S]*\n>source: +nvvm\.tcgen05_fence",
-            "the warps that it waits for copy by cp.async and touch no tensor memory; the scores' columns have the fence after their wait",
+            r"^sparse_mla__cutedsl_sm100a__\w+_cp_async\n[\s\S]*mbarrier_wait\(\nsource: "
+            r"+kv_full[\s\S]*\n>source: +nvvm\.tcgen05_fence",
+            "the warps that it waits for copy by cp.async and touch no tensor memory; the scores' columns "
+            "have the fence after their wait",
         ),
     ),
     "no wait for loads of tensor memory": (
         (r">ptx:\s*tcgen05\.wait::ld\.sync\.aligned;\s*tcgen05\.wait::ld", "it stands there twice"),
         (
-            r"^sparse_mla__cutedsl_sm100a__[\s\S]*>ptx:\s*tcgen05\.wait::ld\.sync\.aligned;\s*tcgen05\.wait::st[\s\S]*mbarrier\.arrive",
+            r"^sparse_mla__cutedsl_sm100a__[\s\S]*>ptx:\s*tcgen05\.wait::ld\.sync\.aligned;"
+            r"\s*tcgen05\.wait::st[\s\S]*mbarrier\.arrive",
             "every load of O was waited for where it was rescaled: none is in flight",
         ),
     ),
@@ -356,25 +376,29 @@ EXPLAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
     "no wait for wgmma": (NONE_IN_FLIGHT,),
     "no fence before wgmma": (
         (
-            r"^gqa_forward__cutedsl_sm90a__[\s\S]*mbarrier\.try_wait[\s\S]*>ptx:\s*wgmma\.fence[\s\S]*\{%r\d+, %r\d+, %r\d+, %r\d+\}, %rd\d+, p",
+            r"^gqa_forward__cutedsl_sm90a__[\s\S]*mbarrier\.try_wait[\s\S]*>ptx:\s*wgmma\.fence"
+            r"[\s\S]*\{%r\d+, %r\d+, %r\d+, %r\d+\}, %rd\d+, p",
             "the fence of the next tile's scores comes after the last write of O and of the weights",
         ),
     ),
     "a branch the other way": (
         (
-            r"^lightning_indexer__\w+_decode_\w+\n[\s\S]*setp\.lt\.s32\s+%p\d+, %r\d+, 2;[\s\S]*>ptx:\s*@%p\d+ bra[\s\S]*rcp\.approx",
-            "all CTAs share each sequence, in place of few sharing one of several: either way each tile is scored once",
+            r"^lightning_indexer__\w+_decode_\w+\n[\s\S]*setp\.lt\.s32\s+%p\d+, %r\d+, "
+            r"2;[\s\S]*>ptx:\s*@%p\d+ bra[\s\S]*rcp\.approx",
+            "all CTAs share each sequence, in place of few sharing one of several: either way each tile is "
+            "scored once",
         ),
     ),
 }
 
 
 def surroundings(name: str, mutant: Mutant) -> str:
-    """The variant's name, lines of its module around the place, and lines of the PTX; `>` marks where they meet it."""
+    """The variant's name, lines of its module around the place, and PTX lines;
+    `>` marks the place in both."""
     ptx = text(name).splitlines()
     before = [line for line in ptx[max(mutant.line - 60, 0) : mutant.line - 1] if line.strip()]
     after = [line for line in ptx[mutant.line : mutant.line + 60] if line.strip() and ".loc" not in line]
-    # Lines inside an assembly text count on from the line that has it.
+    # Lines within an assembly string are numbered on from the line that contains it.
     held = next((i for i in range(len(before) - 1, -1, -1) if "inline asm" in before[i]), -1)
     outside = before[:held] if held >= 0 and "begin" in before[held] else before
     place = next((m for line in reversed(outside) if (m := re.match(r"\s*\.loc\s+1 (\d+) ", line))), None)
@@ -391,15 +415,16 @@ def context(name: str, mutant: Mutant) -> str:
 
 
 def explained(name: str, mutant: Mutant) -> str | None:
-    """Why nothing need catch a mutant, or None."""
+    """Why a mutant need not be caught, or None."""
     return next(
-        (reason for pattern, reason in EXPLAINED.get(mutant.slip, ()) if re.search(pattern, surroundings(name, mutant))),
+        (reason for pattern,
+         reason in EXPLAINED.get(mutant.slip, ()) if re.search(pattern, surroundings(name, mutant))),
         None,
     )  # fmt: skip
 
 
 def row(name: str, found: Sequence[Outcome]) -> str:
-    """A variant's row of the table in docs/emulator.md."""
+    """A variant's row of the table in docs/emulator_evidence.md."""
     counts = Counter(o.by for o in found)
     return f"| {name} | {len(found)} | {counts['caught']} | {counts['unreached']} | {counts['explained']} |"
 

@@ -1,4 +1,5 @@
-"""Attention whose CTAs send one another their parts through the grid: who runs at once, and what a workspace keeps."""
+"""Attention whose CTAs send their parts to one another through the grid: co-residency,
+and what a workspace keeps."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def test_ctas_that_wait_for_each_other_all_fit(variant: variants.Variant, gpu) -
 
 
 WHOLE = [
-    v for v in variants.variants("sparse_mla", arch="sm_90a") if (v.knobs["slices"], v.knobs["block"], v.knobs["cluster"]) == (1, 0, 1)
+    v for v in variants.variants("sparse_mla", arch="sm_90a") if (v.knobs["slices"], v.knobs["block"],
+        v.knobs["cluster"]) == (1, 0, 1)
 ]  # fmt: skip
 
 
@@ -95,7 +97,8 @@ def _call(t: int, splits: int, executor: str, workspace: ops.Workspace) -> tuple
     ids = torch.randint(0, 700, (t, 512), generator=drawn, dtype=torch.int32)
     variant = next(v.id for v in VARIANTS if v.knobs["heads"] == 8 and v.knobs["kv"] == "bf16")
     return ops.sparse_mla(
-        normal(t, 8, 512), normal(t, 8, 64), normal(700, 512), ids, kpe=normal(700, 64), sm_scale=0.04, workspace=workspace,
+        normal(t, 8, 512), normal(t, 8, 64), normal(700, 512), ids, kpe=normal(700, 64), sm_scale=0.04,
+        workspace=workspace,
         splits=splits, variant=variant, executor=executor,
     )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Attention whose CTAs take tiles, or pairs of them, of several queries, on the interpreter and the emulator."""
+"""Attention whose CTAs take tiles, or pairs of them, of several queries,
+on the interpreter and the emulator."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from dsl_kernels.verification import trial
 from dsl_kernels.verification.reach import attended_heads
 
 VARIANTS = [v for v in variants.variants("sparse_mla") if shares_out(SimpleNamespace(**v.knobs))]
-# Ids of V4's second scope; tiles a query, and CTAs a block of heads: parts of queries, whole queries, and more CTAs than there is work for.
+# Ids of V4's second scope. Tiles per query, and CTAs per block of heads: parts of queries, whole queries,
+# more than needed.
 EXTRA = 130
 DEALS = ((5, 2), (5, 4), (3, 1), (2, 4), (9, 3), (2, 5))
 
@@ -38,7 +40,8 @@ def _workload(variant: variants.Variant, tiles: int, ids: str) -> Workload:
 
 
 def _units(knobs: Mapping[str, Any], tiles: int) -> int:
-    """What is dealt out of a query: on Hopper bf16 goes by pairs of tiles, and a pair of CTAs does. V4's and V4.1's have a second scope."""
+    """A query's units: on Hopper, bf16 is distributed by pairs of tiles, as for a pair of CTAs.
+    V4 and V4.1 have a second scope."""
     tiles += -(-EXTRA // 64) if knobs["kv"] in PAGED else 0
     return -(-tiles // 2) if knobs["tile"] == 128 or (knobs["kv"] == "bf16" and "stages" in knobs) else tiles
 
@@ -73,7 +76,7 @@ def test_the_compiled_kernels_agree(variant: variants.Variant) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 def test_queries_without_ids_go_to_kernels_that_write_their_rows(variant: variants.Variant) -> None:
-    """No tile is dealt to any CTA, so none would write a result."""
+    """No CTA gets a tile of such a query, so none would write its result."""
     kv, heads = variant.knobs["kv"], attended_heads(variant.knobs)
     without = {"t": 2, "heads": heads, "topk": 0, "n": 9}
     assert "topk = 0" in (
@@ -118,7 +121,9 @@ def test_a_deal_covers_all_tiles_within_its_scratch(kv: str, heads: int, t: int)
 
 
 @pytest.mark.parametrize(
-    "heads, t, ctas", ((64, 37, 111), (64, 66, 132), (64, 67, 67), (64, 72, 72), (64, 80, 80), (64, 96, 96), (64, 215, 108), (128, 37, 66))
+    "heads, t, ctas",
+    ((64, 37, 111), (64, 66, 132), (64, 67, 67), (64, 72, 72), (64, 80, 80), (64, 96, 96), (64, 215, 108),
+     (128, 37, 66))
 )  # fmt: skip
 def test_pairs_go_on_into_the_next_query_where_that_was_measured_faster(
     heads: int, t: int, ctas: int
@@ -130,7 +135,8 @@ def test_pairs_go_on_into_the_next_query_where_that_was_measured_faster(
 
 @pytest.mark.parametrize("block", (0, 64))
 def test_ctas_that_leave_sms_idle_are_spread_over_pairs_of_sms(block: int) -> None:
-    """Such a launch begins behind the one in front of it; one that fills the SMs, has few tiles a CTA or gathers no bf16 rows does not wait."""
+    """Such launches wait for the kernel before; those that fill the SMs, with few tiles,
+    or not gathering bf16, do not."""
     most = 112 if block else 125
 
     def begins_behind(gpu: str = "H200", **changed: Any) -> bool:

@@ -1,6 +1,6 @@
-"""Lowerings of one declaration through different DSLs give the same answer on the same inputs.
+"""Lowerings of one declaration through different DSLs give the same answers to the same inputs.
 
-Selection must be the same bit for bit; scores and attention agree within the problem's tolerance for a reference.
+Selections must agree bit for bit; scores and attention within the problem's tolerance.
 """
 
 from __future__ import annotations

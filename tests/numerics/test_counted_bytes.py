@@ -1,4 +1,4 @@
-"""What leaves of attention say that they move is what their texts touch, on the interpreter."""
+"""The bytes that leaves of attention declare are those that their texts touch, in the interpreter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WRITTEN = ("out", "lse", "o_partial", "lse_partial", "inboxes")
 
 
 class Touched:
-    """Distinct bytes that each leaf touches in an operand at a call, summed over its calls."""
+    """Distinct bytes that each leaf touches in an operand per call, summed over its calls."""
 
     def __init__(self) -> None:
         self.operands: dict[int, str] = {}
@@ -86,7 +86,7 @@ def test_leaves_move_what_they_say(variant: variants.Variant, touched: Touched) 
     found = counts_of(program, variant.knobs, arch)(dims)
     planned = policies.get("sparse_mla").launch(k, {**sizes, "splits": splits}, gpu_row(arch.name))
     assert planned.splits == splits
-    # What the L2 is made to fetch is read from there later.
+    # Prefetches into L2 do not count, as the data is read from there later.
     moved = {key: n for key, n in touched.bytes.items() if key[0] not in ("fetch_half", "fetch_v4_half")}
     read = sum(n for (_, operand), n in moved.items() if operand in READ)
     assert found.loaded * ctas == read, dict(touched.bytes)

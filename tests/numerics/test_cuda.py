@@ -1,4 +1,5 @@
-"""Variants on a GPU of their architecture: every workload, repeats, CUDA graphs with padded rows, the whole step."""
+"""Variants on a GPU of their architecture: every workload, repeats, CUDA graphs with padded rows,
+the whole step."""
 
 from __future__ import annotations
 
@@ -86,7 +87,9 @@ def step(lens: list[int], context: int) -> dict:
     inputs = index.make(Workload("w", "real", "decode", params), generator)
     rows = len(lens)
     made = {
-        "q_index": inputs["q"], "k_index_cache": inputs["k_cache"].view(pages, 64, 1, 132), "weights": inputs["weights"],
+        "q_index":
+            inputs["q"], "k_index_cache": inputs["k_cache"].view(pages, 64, 1, 132),
+            "weights": inputs["weights"],
         "seq_lens": inputs["seq_lens"], "block_table": inputs["block_table"][:, : context // 64].contiguous(),
         "q_nope": torch.randn(rows, 16, 512, generator=generator).bfloat16(),
         "q_pe": torch.randn(rows, 16, 64, generator=generator).bfloat16(),
@@ -98,8 +101,11 @@ def step(lens: list[int], context: int) -> dict:
 
 def check_attention(inputs: dict, output: dsa.StepOutput) -> None:
     values = {
-        "q_nope": inputs["q_nope"], "q_pe": inputs["q_pe"], "ckv": inputs["kv"].view(-1, 512), "kpe": inputs["kpe"].view(-1, 64),
-        "indices": output.indices, "attn_sink": torch.full((16,), -math.inf), "sm_scale": 0.1, "lse_scale": 1.0,
+        "q_nope":
+            inputs["q_nope"], "q_pe": inputs["q_pe"], "ckv": inputs["kv"].view(-1, 512),
+            "kpe": inputs["kpe"].view(-1, 64),
+        "indices":
+            output.indices, "attn_sink": torch.full((16,), -math.inf), "sm_scale": 0.1, "lse_scale": 1.0,
     }  # fmt: skip
     values = trial.on_cpu(values)
     outputs = trial.on_cpu({"out": output.out, "lse": output.lse})
@@ -116,7 +122,7 @@ def capture(inputs: dict, output: dsa.StepOutput, scratch: Workspace | None = No
 
 
 def check_replay(graph: torch.cuda.CUDAGraph, inputs: dict, output: dsa.StepOutput, lens: list[int]) -> None:
-    """Replay with other data and lengths, over poisoned outputs, and compare with a step that is not captured."""
+    """Replay with other data and lengths, over poisoned outputs, and compare with a step outside a graph."""
     other = step(lens, inputs["block_table"].shape[1] * 64)
     for name, tensor in inputs.items():
         tensor.copy_(other[name])
@@ -145,7 +151,8 @@ def test_a_captured_step_replays_with_other_lengths_and_padded_rows() -> None:
 @pytest.mark.sm90
 @pytest.mark.parametrize("given", [True, False], ids=["own_workspace", "no_workspace"])
 def test_a_captured_step_outlives_steps_of_other_sizes(given: bool) -> None:
-    """Larger steps make the workspace grow and smaller ones reuse its front; the graph keeps what it was given."""
+    """Larger steps make the workspace grow and smaller ones reuse its front;
+    the graph keeps its own memory."""
     inputs = step([8000, 5000, 0], 8192)
     scratch = Workspace() if given else None
     output = dsa.decode(**inputs, sm_scale=0.1, workspace=scratch)
@@ -163,7 +170,7 @@ def test_a_captured_step_outlives_steps_of_other_sizes(given: bool) -> None:
 @pytest.mark.sm90
 @pytest.mark.parametrize("joined", [False, True], ids=["same_stream", "joined_stream"])
 def test_a_captured_step_reads_what_was_written_just_before_it(joined: bool) -> None:
-    """Scoring may start before what is in front of it has ended; lengths come last, and by a kernel."""
+    """Scoring may start before the kernel ahead of it has ended; lengths are written last, by a kernel."""
     inputs, other = step([8000, 5000, 100, 0], 8192), step([64, 0, 8000, 1], 8192)
     scratch = Workspace()
     output = dsa.decode(**inputs, sm_scale=0.1, workspace=scratch)
@@ -198,7 +205,7 @@ def test_a_captured_step_reads_what_was_written_just_before_it(joined: bool) -> 
 @pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
 @pytest.mark.parametrize("own", [False, True], ids=["one_workspace", "no_workspace"])
 def test_chunks_of_a_prompt_on_two_streams_do_not_meet(captured: bool, own: bool) -> None:
-    """Windows of any kind, over poisoned logits and outputs; one chunk at a time is the reference."""
+    """Windows of any kind, over poisoned logits and outputs; the reference runs one chunk at a time."""
     generator = torch.Generator().manual_seed(4)
     index = problems.get("lightning_indexer")
     sizes = {"s": 200, "skv": 9001, "heads": 64, "windows": "ragged"}
@@ -237,7 +244,8 @@ def test_chunks_of_a_prompt_on_two_streams_do_not_meet(captured: bool, own: bool
 
 @pytest.mark.sm90
 def test_captured_steps_that_share_a_workspace_wait_for_one_another() -> None:
-    """Three kernels a step and one buffer of logits: each kernel starts while the one before it still runs."""
+    """Three kernels per step and one buffer of logits:
+    each kernel starts while the one before it still runs."""
     scratch, steps = Workspace(), []
     for lens in ([8000, 5000, 100, 0], [3000, 8192, 0, 64], [8192] * 4):
         inputs = step(lens, 8192)
@@ -262,13 +270,13 @@ def test_captured_steps_that_share_a_workspace_wait_for_one_another() -> None:
 
 @pytest.mark.sm90
 def test_two_captured_steps_without_a_workspace_do_not_share_memory() -> None:
-    """Both graphs run at once on two streams: their logits, partials and counters must be their own."""
+    """Both graphs run at once on two streams: each must have its own logits, partials and counters."""
     steps = []
     for lens in ([8000, 5000, 100, 0], [3000, 8192, 0, 64]):
         inputs = step(lens, 8192)
         output = dsa.decode(**inputs, sm_scale=0.1)
         expected = (output.indices.clone(), output.out.clone())
-        # The graph reads its inputs where they were, so they stay referenced.
+        # The graph reads its inputs at fixed addresses, so they must stay alive.
         steps.append((capture(inputs, output), torch.cuda.Stream(), output, expected, inputs))
     for _ in range(20):
         for graph, stream, *_ in steps:
@@ -282,7 +290,8 @@ def test_two_captured_steps_without_a_workspace_do_not_share_memory() -> None:
 @pytest.mark.sm90
 @pytest.mark.parametrize("splits", [1, 4])
 def test_captured_attention_without_a_workspace_counts_its_splits(splits: int) -> None:
-    """One CTA a split: the last arriver merges, found by counters that the graph must find zero at every replay."""
+    """One CTA per split; the last arriver, found by counters, merges.
+    The graph needs zeroed counters at every replay."""
     name = next(
         v.id
         for v in variants.variants("sparse_mla", arch="sm_90a")
@@ -312,7 +321,7 @@ PUSHED = "sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2"
 
 
 def pushed(t: int, splits: int | None):
-    """A call whose CTAs wait for one another, and what it gives."""
+    """A call whose CTAs wait for one another, and its results."""
     generator = torch.Generator().manual_seed(t)
     q = torch.randn(t, 16, 576, generator=generator).bfloat16().cuda()
     kv = torch.randn(8192, 576, generator=generator).bfloat16().cuda()
@@ -338,7 +347,7 @@ def in_time(*streams: torch.cuda.Stream, seconds: float = 20.0) -> None:
 def test_launches_whose_ctas_wait_for_one_another_do_not_block_each_other(
     priority: int, branches: bool
 ) -> None:
-    """Each fills the SMs alone; half of one beside half of the other would wait for ever."""
+    """Each launch fills the SMs; half of one beside half of another would deadlock."""
     calls = [pushed(16, 16), pushed(4, 64)]
     streams = [torch.cuda.Stream(), torch.cuda.Stream(priority=priority)]
     workspaces, graphs, found = [Workspace(), Workspace()], [], []
@@ -401,7 +410,7 @@ def test_a_stream_with_half_of_the_sms_takes_fewer_splits() -> None:
         for _ in range(2):
             given = call(workspace)
             in_time(stream)
-            # Other parts round otherwise.
+            # Other splits round differently.
             assert (given[0].float() - out.float()).norm() < 3e-3 * out.float().norm()
             assert torch.allclose(given[1], lse, atol=1e-4)
         with pytest.raises(ResidencyError, match="pass fewer splits"):
@@ -412,7 +421,7 @@ def test_a_stream_with_half_of_the_sms_takes_fewer_splits() -> None:
 
 @pytest.mark.sm90
 def test_a_captured_launch_is_one_node() -> None:
-    """No kernel fills its scratch in every replay: the counters of its splits are zero and stay so."""
+    """No kernel clears its scratch in every replay: the counters of its splits return to zero."""
     from cuda.bindings import driver
 
     q = torch.randn(5, 16, 576, dtype=torch.bfloat16, device="cuda")
@@ -430,7 +439,7 @@ def test_a_captured_launch_is_one_node() -> None:
 
 @pytest.mark.sm90
 def test_a_workspace_that_is_too_small_inside_a_capture_is_refused() -> None:
-    """Growing would record the filling of new memory without doing it, and the step would run on garbage."""
+    """Growing would record the clearing of new memory without doing it, and the step would run on garbage."""
     inputs = step([8000, 5000, 100, 0], 8192)
     output = dsa.decode(**inputs, sm_scale=0.1, workspace=Workspace())
     small = Workspace()

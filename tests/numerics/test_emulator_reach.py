@@ -1,4 +1,4 @@
-"""The emulator's workloads make every ring go round, so that a wrong count on any barrier is seen."""
+"""The emulator's workloads make every ring wrap, so that a wrong count on any barrier is noticed."""
 
 from __future__ import annotations
 
@@ -20,25 +20,31 @@ pytestmark = [
     ),
 ]
 
-# Barriers that no workload can bring to a second phase, by the line that sets them up, with the reason.
+# Barriers that no workload can bring to a second phase, by the line that initialises them, with the reason.
 ONCE = {
     r"\bq(ueries|t|s)?_full\b": "a CTA of this kernel loads its queries once",
 }
 
 
 def representatives():
-    """One variant of each structure that has rings: operation, architecture, DSL, form, block of heads, cluster; of attention also its tile."""
+    """One variant of each structure with rings: op, arch, DSL, form, block of heads, cluster;
+    for attention also tile."""
     found = {}
     for variant in variants.variants():
         if variant.op in ("gqa_forward", "sparse_mla", "lightning_indexer"):
-            key = (variant.op, variant.arch, variant.backend, *(variant.knobs.get(k) for k in ("mode", "block", "cluster")))  # fmt: skip
+            key = (
+                variant.op,
+                variant.arch,
+                variant.backend,
+                *(variant.knobs.get(k) for k in ("mode", "block", "cluster")),
+            )
             key += (variant.op == "sparse_mla" and variant.knobs["tile"],)
             found.setdefault(key, variant)
     return [pytest.param(v, id=v.id) for v in found.values()]
 
 
 def reached(variant: variants.Variant) -> Coverage:
-    """What all workloads reach together; each is right, with no finding of the strict kind."""
+    """The lines that all workloads reach together; each result is right, without strict findings."""
     total = Coverage()
     for workload, launch in reach.workloads(variant):
         executor = Emulator(Interleaving.lockstep(), strict=True)
@@ -80,7 +86,8 @@ MORE = r"(mbarrier\.init\.shared(?:::cta)?\.b64\s+\[[^\]]*\]), ([^;]*);"
     ],
 )
 def test_900_arrivals_too_many_are_seen_at_every_barrier(name) -> None:
-    """The tiny workloads alone let most of these pass: a ring that never wraps asks for no arrival at its empty side."""
+    """The tiny workloads alone miss most of these:
+    a ring that never wraps needs no arrival on its empty side."""
     variant = variants.get(name)
     runs = [pair for pair in reach.workloads(variant) if pair[0].name.startswith("round")]
 
@@ -93,7 +100,13 @@ def test_900_arrivals_too_many_are_seen_at_every_barrier(name) -> None:
         for workload, launch in runs:
             executor = Emulator(Interleaving.lockstep(), edit=edit)
             try:
-                trial.run(variant, workload, executor, example=trial.cached_example(variant.op, workload), launch=launch)  # fmt: skip
+                trial.run(
+                    variant,
+                    workload,
+                    executor,
+                    example=trial.cached_example(variant.op, workload),
+                    launch=launch,
+                )
             except EmulatorError as error:
                 return error.finding.code == "deadlock"
         return False

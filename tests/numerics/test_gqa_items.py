@@ -1,6 +1,7 @@
-"""Grouped-query attention with several work items a CTA, in rounds that go to and fro, on the interpreter and the emulator.
+"""Grouped-query attention with several work items per CTA, in alternating order, on the interpreter and the
+emulator.
 
-Also its schedules for measurement only, which nothing may select.
+Also its schedules for measurement only, which must never be selected.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def test_the_compiled_kernels_agree(variant) -> None:
     assert found.comparison.ok, found.comparison.failures
 
 
-# Changes of a committed variant that only measure, and whether their result is right.
+# Changes of a committed variant for measurement only, and whether their result is right.
 MEASURED = (
     ({"ablation": "nosoftmax"}, False),
     ({"ablation": "nooverlap"}, True),

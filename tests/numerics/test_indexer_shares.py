@@ -1,7 +1,7 @@
 """A CTA's share of the indexer's key tiles: many tiles, several sequences, rings that wrap.
 
-A launch has as many CTAs as the GPU at hand holds, so on a small workload none gets more than one tile. Here the
-committed variants run as they would on a GPU of two SMs.
+A launch has as many CTAs as the GPU at hand can hold, so on a small workload none gets more than one tile.
+Here the committed variants run as they would on a GPU with two SMs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Every variant's declaration, interpreted, equals the reference on every workload it accepts, under any order."""
+"""Every variant's declaration, interpreted, equals the reference on every workload it accepts,
+in any order."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from dsl_kernels.verification import trial
 
 
 def declared(op: str) -> list[Variant]:
-    """Each declaration of an operation once, whichever DSLs lower it: the interpreter runs none of them."""
+    """Each declaration of an operation once, as the interpreter does not depend on a DSL."""
     program, found = programs.get(op), {}
     for arch in ARCHS.values():
         for knobs in combinations(program, arch, 0):
@@ -38,7 +39,7 @@ def pairs(op: str) -> list:
 
 
 def all_pairs() -> list:
-    """Those of an unfinished operation are missing: its own test below says why."""
+    """All but those of an unfinished operation, which has a test of its own below."""
     found = []
     for op in programs.names():
         with suppress(Exception):
@@ -79,7 +80,8 @@ def _sparse_mla(arch: str) -> Variant:
 
 @pytest.fixture
 def unchecked(monkeypatch) -> None:
-    """Texts that are not held to their schedule, so that the interpreter meets what would be refused before."""
+    """Skips the check of texts against their schedule,
+    so that the interpreter meets faults that it would refuse."""
     monkeypatch.setattr(program, "check_uses", lambda *arguments: None)
 
 
@@ -106,7 +108,7 @@ def test_a_forgotten_hand_over_is_reported_with_the_role(
 
 @pytest.mark.parametrize("arch", ("sm_90a", "sm_100a"))
 def test_reading_a_slot_before_it_is_filled_gives_poison(monkeypatch, arch: str) -> None:
-    """A gather that never happens must show: slots are poisoned when they are acquired."""
+    """A missing gather must show: slots are poisoned when they are acquired."""
     nothing = replace(gather.copy_rows, text=lambda *arguments: None)
     monkeypatch.setattr(gather, "copy_rows", nothing)
     workload = problems.get("sparse_mla").workload("tiny_h16")
@@ -146,7 +148,7 @@ def test_a_slot_is_released_after_the_wait_for_it(monkeypatch) -> None:
 
 
 def test_a_use_that_nobody_reads_is_reported(monkeypatch) -> None:
-    """The reader walks one tile less than the producer fills."""
+    """The reader reads one tile less than the producer fills."""
     loop = Recorder.loop
 
     def short(self, index, end, **options):

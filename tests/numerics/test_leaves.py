@@ -1,7 +1,9 @@
-"""Each leaf alone: what torch says it means against what each DSL spells, compiled into a small kernel and emulated.
+"""Each leaf alone: its meaning in torch against its spelling in each DSL, compiled into a small kernel and
+emulated.
 
-The cases are in `leaves_<operation>.py`. Integers and what is only moved or rounded once agree bit for bit. A case states
-the error that it allows otherwise: what `ex2.approx`, `lg2.approx`, `rcp.approx` and another order of a sum may cost.
+The cases are in `leaves_<operation>.py`. Integers, and values that are only moved or rounded once, agree bit
+for bit. For other values a case states a tolerance: for `ex2.approx`, `lg2.approx`, `rcp.approx` and another
+order of a sum.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def declared(op: str) -> dict[str, Leaf]:
 
 
 def called(statements: Any, schedule: Schedule) -> Iterator[str]:
-    """Names of the leaves that statements call, and of those that the texts of these call."""
+    """Names of the leaves that statements call, including those that the texts of these call."""
     for statement in walk(statements):
         if isinstance(statement, Call):
             yield statement.leaf.name
@@ -59,7 +61,8 @@ def called(statements: Any, schedule: Schedule) -> Iterator[str]:
 
 @lru_cache(maxsize=32)
 def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
-    """What the committed texts of an operation call: leaf -> {(DSL, module that spells it): an architecture}."""
+    """The leaves in the committed texts of an operation: leaf -> {(DSL, module that spells it):
+    an architecture}."""
     found: dict[str, dict[tuple[str, str], str]] = {}
     for instance in sweep(0, Filter(op=op)).kept:
         modules = leaf_modules(instance.backend, op, instance.arch.tag.removesuffix("a"))
@@ -76,7 +79,7 @@ def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
 
 
 def probes() -> Iterator[Any]:
-    """A parameter set for a case of each spelling of each leaf, in turn; with TEST_ALL=1 for each case."""
+    """A parameter set for one case of each spelling of each leaf, in turn; with TEST_ALL=1 for each case."""
     turn = 0
     for op in programs.names():
         try:
@@ -84,7 +87,7 @@ def probes() -> Iterator[Any]:
         except DslKernelError:
             # An unfinished program fails test_every_leaf_has_a_case.
             continue
-        # Of the leaves for every operation those that have a case.
+        # Of the common leaves, only those that have a case.
         common = {
             leaf.name: leaf for leaf in vars(fragment).values() if isinstance(leaf, Leaf) and leaf in CASES
         }
@@ -106,7 +109,7 @@ def test_every_leaf_has_a_case(op: str) -> None:
 
 
 def test_no_two_leaves_share_a_case() -> None:
-    """Each is held to its own meaning, not to what another one makes of it."""
+    """Each leaf is compared with its own meaning, never with another leaf."""
     sharing: dict[Any, set[str]] = {}
     for leaf, held in CASES.items():
         for body in held.values():

@@ -1,8 +1,9 @@
-"""Broken bodies: each change of a kernel's text must change what the DSLs print that spell its place, and must be caught.
+"""Broken bodies: each change of a kernel's text must change what the DSLs print for it, and must be caught.
 
-A mutant is caught by the plan (it does not render: a declared operation is missing), by the interpreter (it refuses the
-body, deadlocks, or the result is wrong), or by the emulator, which sees what the interpreter cannot: threads of one role
-that do not wait for one another. What survives all three is listed with the reason why it is no bug.
+A mutant is caught by the plan (it does not render: a declared operation is missing), by the interpreter (it
+refuses the body, deadlocks, or gives a wrong result), or by the emulator, which sees what the interpreter
+cannot: threads of one role that do not wait for one another. A mutant that survives all three is listed with
+the reason why it is no bug.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from dsl_kernels.verification import trial
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 DSLS = ("cutedsl", "tilelang")
 INTERLEAVINGS = 6
-# Of processor time: a mutant that takes longer goes round for ever, unless the text that is not broken took half as long.
+# CPU seconds after which a mutant counts as an endless loop, unless the original text takes half as long.
 SECONDS = 6.0
 
 # Mutants of a structure that a run tries; TEST_ALL=1 tries all.
 SAMPLE = 5
-DOCS = Path(__file__).parents[2] / "docs" / "declaring.md"
+DOCS = Path(__file__).parents[2] / "docs" / "kernel_checks.md"
 
 
 _OPERATIONS = {
@@ -50,7 +51,7 @@ STRUCTURES = tuple(structure for module in _OPERATIONS.values() for structure in
 
 
 class TakesTooLong(Exception):
-    """A mutant that goes round for ever."""
+    """A mutant that never ends."""
 
 
 def _stop(signum: int, frame: Any) -> None:
@@ -60,10 +61,10 @@ def _stop(signum: int, frame: Any) -> None:
 def interpreted(
     program: TileProgram, variant: Variant, structure: Structure, seconds: float = SECONDS
 ) -> str | None:
-    """How the interpreter caught a mutant within so many seconds of processor time, or None."""
+    """How the interpreter caught a mutant within `seconds` of CPU time, or None."""
     original = programs.get
     signal.signal(signal.SIGPROF, _stop)
-    # Again and again: raised inside a finaliser, an exception is lost.
+    # Repeatedly, as an exception raised inside a finaliser is lost.
     signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)
     try:
         programs.get = lambda op: program if op == variant.op else original(op)  # type: ignore[assignment]
@@ -114,7 +115,7 @@ def emulated(text: str, variant: Variant, structure: Structure, folder: Path) ->
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant: who caught it and how; nobody where it survives."""
+    """The outcome of a mutant: who caught it and how; nobody if it survives."""
 
     mutant: str
     by: str
@@ -125,11 +126,11 @@ def outcomes(structure: Structure, folder: Path, most: int) -> Iterator[Outcome]
     """The mutants of a structure, a sample of at most `most` of them.
 
     Raises:
-        AssertionError: a mutant prints in both DSLs as the original does, or in one that spells what it changes.
+        AssertionError: a mutant prints like the original in both DSLs, or in one that spells what it changes.
     """
     variant = variants.get(structure.variant)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
-    # Of a text that is given, as those of mutants are: constants of the declaration are numbers in it.
+    # Through `written`, like mutants, as that turns the declaration's constants into numbers.
     unbroken = written(program, program.text(variant.knobs, arch))
     before = {dsl: printed(unbroken, variant, dsl) for dsl in DSLS}
     began = time.process_time()
@@ -163,19 +164,19 @@ def unspelled(mutant: str, dsl: str, text: str) -> bool:
     """Whether a DSL's text has no place that a mutant could change."""
     what = mutant.partition(": ")[2]
     if dsl == "cutedsl" and what.startswith("drop commit "):
-        return True  # of a bulk fill: it arrives where it announces the bytes
+        return True  # of a bulk fill, which arrives where it expects the bytes
     if dsl == "tilelang" and what in ("drop barriersstand", "twice barriersstand"):
-        return True  # of a program without pipelines: it has no barriers
+        return True  # of a program without pipelines, which has no barriers
     if swap := re.fullmatch(r"(\w+) and (\w+) of (\w+)", what):
-        # A leaf's function, or one for what a role or a call of it gives, has the parameters that its DSL uses: TileLang knows
-        # the extents of tensors.
+        # A printed function has only the parameters that its DSL uses: TileLang, for example, knows tensors'
+        # extents.
         defined = re.findall(rf"def {swap[3]}(?:_\w+)?\(([^)]*)\)", text)
         return any(not {swap[1], swap[2]} & set(re.findall(r"\w+", parameters)) for parameters in defined)
     return False
 
 
 def explained(structure: Structure, mutant: str, nth: int) -> str | None:
-    """Why nothing need catch the `nth` mutant of its name in a structure, or None."""
+    """Why the `nth` mutant of its name in a structure need not be caught, or None."""
     reasons = _OPERATIONS[variants.get(structure.variant).op].EXPLAINED
     reason = reasons.get(mutant, reasons.get(mutant.partition(": ")[2]))
     if isinstance(reason, Only):
@@ -213,12 +214,12 @@ def mutants_of(structure: Structure) -> Iterator[Mutant]:
     return mutants(program.text(variant.knobs, arch), program.schedule(variant.knobs, arch))
 
 
-# Mutants that short texts have at least.
+# The least number of mutants of short texts.
 FEW = {"resampling": 17, "compressed": 12}
 
 
 def test_the_structures_have_mutants_enough() -> None:
-    """A search of resampling and rows that are compressed have a few statements and no pipeline."""
+    """Resampling by search and compressed rows have few statements and no pipeline."""
     for structure in STRUCTURES:
         least = next((n for name, n in FEW.items() if name in structure.name), 40)
         assert sum(1 for _ in mutants_of(structure)) >= least

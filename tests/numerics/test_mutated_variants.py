@@ -1,7 +1,8 @@
-"""Bugs seeded into the PTX of our own variants: the emulator's checks or the comparison must catch each of them.
+"""Bugs seeded into the PTX of our own variants: the emulator's checks or the comparison must catch each of
+them.
 
-`each` breaks one site at a time and every single one must be caught; `all` breaks every site at once, for steps of
-which some are redundant where they stand (a second fence behind a first).
+`each` breaks one site at a time, all of which must be caught; `all` breaks every site at once, for operations
+that are redundant at some sites (a second fence after a first).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ INTERLEAVINGS = 20
 
 @dataclass(frozen=True)
 class Mutation:
-    """A textual change of PTX: what it matches, what it becomes ("" drops it), and at which sites."""
+    """A textual change of PTX: its pattern, its replacement ("" drops the match), and its sites."""
 
     name: str
     pattern: str
@@ -44,11 +45,11 @@ class Mutation:
 
 
 def plus(number: int) -> Callable[[re.Match[str]], str]:
-    """The second group as a number, so much larger."""
+    """Increase the number in the second group."""
     return lambda match: f"{match[1]}{int(match[2]) + number}"
 
 
-# Both DSLs' spellings: with and without ::cta and a count, announcing bytes with or without an arrival.
+# Both DSLs' spellings: with and without ::cta and a count, expecting bytes with or without an arrival.
 ARRIVE = Mutation("dropped arrive", r"mbarrier\.arrive\.shared(::cta)?\.b64 [^,]*, \[[^;]*;")
 NOINC = Mutation("dropped arrival of asynchronous copies", r"cp\.async\.mbarrier\.arrive\.noinc[^;]*;")
 COMMIT = Mutation("dropped commit", r"tcgen05\.commit[^;]*;")
@@ -59,7 +60,8 @@ STORED = Mutation("dropped waits for stores to tensor memory", r"tcgen05\.wait::
 FENCED = Mutation(
     "dropped fences of tensor memory", r"tcgen05\.fence::(before|after)_thread_sync;", "", "all"
 )
-# CuTe DSL adds a descriptor's constant fields to its address at compile time; 2 << 61 is the 128-byte swizzle.
+# CuTe DSL adds a descriptor's constant fields to its address at compile time; 2 << 61 is the 128-byte
+# swizzle.
 DESCRIPTOR = r"((?:or|add)\.[bs]64\s+%rd\d+, %rd\d+, )(4611\d{15})(?=;)"
 SWIZZLE = Mutation("descriptors of another swizzle", DESCRIPTOR, plus(2 << 61))
 COLUMN = Mutation("descriptors that start 32 bytes late", DESCRIPTOR, plus(2))
@@ -89,44 +91,68 @@ RANK = Mutation(
     r"mov.u32 \2, \3;",
     "all",
 )
+DISTANCE = Mutation(
+    "peers at no distance", r"(ld\.global(?:\.nc)?\.[bsu]64\s+)(%rd\d+), [^;]*;", r"mov.u64 \2, 0;", "all"
+)
 RECEIVED = Mutation("copies and commits that one CTA of two receives", r"(mov\.b16\s+%rs\d+), 3;", r"\1, 1;")
 
-# The indexer's own small workloads give a CTA too few tiles to use a slot twice, so a lost release is no bug there.
+# The indexer's own small workloads give a CTA too few tiles to reuse a slot, so a lost release is no bug
+# there.
 LONG = {
     "prefill_long": Workload("prefill_long", "edge", "prefill", {"s": 4, "skv": 1100, "heads": 64}),
     "dealt": Workload("dealt", "edge", "bf16", {"t": 3, "heads": 64, "topk": 192, "n": 700}),
     "dealt_16": Workload("dealt_16", "edge", "bf16", {"t": 3, "heads": 16, "topk": 192, "n": 700}),
-    "dealt_fp8": Workload("dealt_fp8", "edge", "fp8", {"t": 3, "heads": 16, "topk": 192, "n": 700, "sm_scale": 0.3}),
-    "shared": Workload("shared", "edge", "fp16", {"b": 1, "sq": 130, "skv": 300, "heads": 4, "kv_heads": 2, "dim": 128, "causal": 1}),
+    "dealt_fp8":
+        Workload("dealt_fp8", "edge", "fp8", {"t": 3, "heads": 16, "topk": 192, "n": 700, "sm_scale": 0.3}),
+    "shared":
+        Workload("shared", "edge", "fp16",
+                 {"b": 1, "sq": 130, "skv": 300, "heads": 4, "kv_heads": 2, "dim": 128, "causal": 1}),
 }  # fmt: skip
 LAUNCHES = {
-    # Three queries of one CTA: each uses the slot of the queries again.
+    # Three queries on one CTA, each of which reuses the slot of the queries.
     "dealt": {"splits": 1, "ctas": 1},
     "dealt_16": {"splits": 1, "ctas": 1},
     "dealt_fp8": {"splits": 1, "ctas": 1},
-    # Two items of one cluster, of more tiles than the ring has slots.
+    # Two items on one cluster, with more tiles than the ring has slots.
     "shared": {"ctas": 1, "abreast": 1},
 }
 
 CASES = (
-    ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_cp_async", "dealt_16", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET)),
-    ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
-    ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", "dealt_16", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET, SWIZZLE, COLUMN, SHAPE)),
+    ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_cp_async", "dealt_16", 1,
+     (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET)),
+    ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1,
+     (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
+    ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", "dealt_16", 1,
+     (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET, SWIZZLE, COLUMN, SHAPE)),
     ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
-    ("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", "dealt_fp8", 1, (ARRIVE, COMMIT, WAIT, PROXY, LOADED, STORED, FENCED, FREED)),
-    ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
-    ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", "tiny", 2, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET, BYTES, RANK, CLUSTER, INIT)),
-    ("sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl2_sl2", "tiny", 4, (WAIT, BYTES, RANK, CLUSTER, INIT, LOOK, SENT, ZEROS)),
-    ("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", "dealt", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
+    ("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", "dealt_fp8", 1,
+     (ARRIVE, COMMIT, WAIT, PROXY, LOADED, STORED, FENCED, FREED)),
+    ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 1,
+     (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
+    ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", "tiny", 2,
+     (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET, BYTES, RANK, CLUSTER, INIT)),
+    ("sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl2_sl2", "tiny", 4,
+     (WAIT, BYTES, RANK, CLUSTER, INIT, LOOK, SENT, ZEROS)),
+    ("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", "dealt", 1,
+     (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
     ("lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES)),
-    ("lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES, LOADED, MEET)),
-    ("lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", "prefill_long", 1, (ARRIVE, COMMIT, WAIT, BYTES, LOADED, FENCED, MEET, FREED)),
-    ("lightning_indexer__tilelang_sm90a__prefill_h64_q8_t128_st4_c1_e0", "prefill_ragged", 0, (WAIT, ALL_BYTES)),
-    ("lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", "decode_ragged", 0, (WAIT, ALL_BYTES, WGMMA)),
+    ("lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0,
+     (WAIT, BYTES, LOADED, MEET)),
+    ("lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", "prefill_long", 1,
+     (ARRIVE, COMMIT, WAIT, BYTES, LOADED, FENCED, MEET, FREED)),
+    ("lightning_indexer__tilelang_sm90a__prefill_h64_q8_t128_st4_c1_e0", "prefill_ragged", 0,
+     (WAIT, ALL_BYTES)),
+    ("lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", "decode_ragged", 0,
+     (WAIT, ALL_BYTES, WGMMA)),
     ("gqa_forward__cutedsl_sm100a__fp16_d128_n64_st3_c2_z2", "shared", 0, (COMMIT, RECEIVED, WAIT, CLUSTER)),
     ("gqa_forward__tilelang_sm100a__fp16_d128_n64_st3_c2_z2", "shared", 0, (COMMIT, WAIT, CLUSTER)),
     ("topk_selector__tilelang_sm90a__g8_t512_r8_c1", "starts", 0, (CLUSTER, RANK, MEET)),
     ("topk_selector__cutedsl_sm90a__g8_t512_r8_c1", "starts", 0, (CLUSTER, RANK, MEET)),
+    ("merge_entries__tilelang_sm90a__n512_peers", "tiny", 0, (CLUSTER, DISTANCE)),
+    ("merge_entries__tilelang_sm90a__n512_peers", "peers_many_entries", 0, (RANK,)),
+    ("merge_entries__cutedsl_sm90a__n512_peers", "tiny", 0, (CLUSTER, DISTANCE)),
+    ("merge_outputs__tilelang_sm90a__w4_peers", "tiny", 0, (DISTANCE,)),
+    ("merge_outputs__cutedsl_sm90a__w4_peers", "tiny", 0, (DISTANCE,)),
 )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Probes: absent at 0; with them each program computes the same bits, and every cycle of a warp is in one region."""
+"""Probes: absent at 0; otherwise each program computes the same bits,
+and every cycle of a warp is in one region."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from dsl_kernels.tile.lang import START, Body
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
 
-# The variant of each program, DSL and architecture that compiles in the least time.
+# The variant of each program, DSL and architecture that compiles fastest.
 CHEAP = {
     ("gqa_forward", "sm_90a"): "bf16_d64",
     ("lightning_indexer", "sm_90a"): "decode_h32_q1_",
@@ -49,14 +50,14 @@ CHEAP = {
     ("topk_selector", "sm_100a"): "g1_t512_r8",
 }
 
-# Left to a run with TEST_ALL=1.
+# Only run with TEST_ALL=1.
 SLOW = {
     ("lightning_indexer", "tilelang", "sm_90a"),
     ("sparse_mla", "tilelang", "sm_90a"),
     ("sparse_mla", "tilelang", "sm_100a"),
     ("topk_selector", "tilelang", "sm_90a"),
 }
-# Traced too without it: products in flight by wgmma, and tcgen05.
+# Always traced: products in flight by wgmma, and tcgen05.
 TRACED = {("sparse_mla", "cutedsl", "sm_90a"), ("lightning_indexer", "cutedsl", "sm_100a")}
 
 
@@ -67,14 +68,18 @@ def cheap(op: str, backend: str, arch: str) -> Variant | None:
 
 
 def chosen(full: bool = True) -> list[Variant]:
-    """A variant of each program, DSL and architecture; or without those that take long to compile."""
+    """A variant of each program, DSL and architecture, or only those that compile quickly."""
     every = product(programs.names(), backends.names(), ARCHS)
     return [v for key in every if (full or key not in SLOW) and (v := cheap(*key)) is not None]
 
 
 def marks(statements: t.Statement) -> list[str]:
     """Names of the regions that end with a mark, in the order of the text."""
-    return [s.arguments[3].spelled for s in t.walk(statements) if isinstance(s, t.Call) and s.leaf.name == "mark_region"]  # fmt: skip
+    return [
+        s.arguments[3].spelled
+        for s in t.walk(statements)
+        if isinstance(s, t.Call) and s.leaf.name == "mark_region"
+    ]
 
 
 @pytest.mark.parametrize("variant", chosen(), ids=lambda variant: variant.id)
@@ -98,7 +103,7 @@ def emulated(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def same_bits(variant: Variant, mode: int, folder: Path) -> tuple[probes.Probed, torch.Tensor]:
-    """Hold a variant with probes to the one without; what its probes left."""
+    """Compare a variant with probes with the one without; returns what its probes wrote."""
     emit([instance_of(variant, mode)], folder)
     (probed,) = variants.in_folder(folder)
     workload = min(trial.workloads(variant, "tiny"), key=lambda w: str(w.params))
@@ -117,7 +122,8 @@ def same_bits(variant: Variant, mode: int, folder: Path) -> tuple[probes.Probed,
 @emulated
 @pytest.mark.parametrize(
     ("variant", "mode"),
-    [(v, mode) for v in chosen(sampling.ALL) for mode in (probes.SUMS, probes.COARSE) if mode == probes.SUMS or (v.op, v.backend, v.arch) in TRACED],
+    [(v, mode) for v in chosen(sampling.ALL) for mode in (probes.SUMS,
+        probes.COARSE) if mode == probes.SUMS or (v.op, v.backend, v.arch) in TRACED],
     ids=lambda value: getattr(value, "id", value),
 )  # fmt: skip
 def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, mode: int, tmp_path: Path) -> None:
@@ -132,7 +138,7 @@ def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, mode: int, tmp
 
 @pytest.mark.compile
 def test_sums_leave_the_products_of_a_group_in_flight_together(tmp_path: Path) -> None:
-    """Where accumulators leave few registers: ptxas would await each product, as it does under a trace."""
+    """If accumulators leave few registers, ptxas would await each product, as it does under a trace."""
     variant = variants.get("sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64")
     folder = tmp_path / "generated"
     emit([instance_of(variant, probes.SUMS)], folder)
@@ -251,7 +257,9 @@ def test_a_region_that_a_body_names_changes_nothing_else() -> None:
 def test_the_interpreter_runs_a_probed_text() -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
-    probed = Variant("probed", variant.op, variant.backend, variant.arch, {**variant.knobs, "probe": 1}, variant.path)  # fmt: skip
+    probed = Variant(
+        "probed", variant.op, variant.backend, variant.arch, {**variant.knobs, "probe": 1}, variant.path
+    )
     workload = trial.workloads(variant, "tiny")[0]
     assert trial.run(
         probed, workload, Interpreter(), example=trial.cached_example(variant.op, workload)
@@ -326,14 +334,17 @@ def test_a_timeline_has_every_passage_in_order(tmp_path: Path) -> None:
     found = json.loads(trace.read_text())
     assert found["otherData"]["clock"].startswith("ticks of the emulator")
     events = found["traceEvents"]
-    assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {"CTA 0 on SM 0", "CTA 1 on SM 1"}  # fmt: skip
+    assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {
+        "CTA 0 on SM 0",
+        "CTA 1 on SM 1",
+    }
     lines = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     names = {name for (cta, _), name in lines.items() if cta == 0}
     assert {"score, warp 0", "load, warp 4", timeline.TENSOR_CORE} <= names
     for place, name in lines.items():
         spans = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == place]
         ends = [e["ts"] + e["dur"] for e in spans]
-        # One region begins where the one before ends.
+        # One region begins where the one before it ends.
         apart = [b["ts"] - end for b, end in zip(spans[1:], ends, strict=False)]
         assert all(abs(x) < 1e-3 for x in apart) or name == timeline.TENSOR_CORE
         assert spans[0]["name"] == "start" or name == timeline.TENSOR_CORE
@@ -358,12 +369,12 @@ def test_a_ring_keeps_the_last_marks(marks: int) -> None:
     layout = program.probes({**variant.knobs, "probe": probes.TRACE}, get_arch(variant.arch))
     warps, ring, kept = int(layout.schedule.threads) // 32, probes.HEADER + 77, min(marks, probes.RING)
     words = torch.full((1, warps, layout.words), probes.EMPTY, dtype=torch.int32)
-    # The clock wraps in between, and its low 26 bits do.
+    # The clock wraps within the trace, as do its low 26 bits.
     zero = (1 << 32) - 100
     ends = [zero + 10 * (i + 1) for i in range(marks)]
     for i, end in enumerate(ends):
         mark = (end * probes.REGIONS + i % 3) & 0xFFFFFFFF
-        # Seven at one place, one behind the other: at the end of the ring they lie behind it.
+        # Seven per place, consecutive; at the end of the ring they run past it.
         words[..., ring + i // 7 * 7 % probes.RING + i % 7] = mark - (mark >> 31 << 32)
     words[..., 0], words[..., 4], words[..., 5] = zero - (1 << 32), ring, ring + marks % probes.RING
     words[..., probes.HEADER - 1] = (ends[-1] + 20 + (1 << 31)) % (1 << 32) - (1 << 31)

@@ -1,4 +1,4 @@
-"""Broken PTX: one slip in the text that a compiler made of a variant must be caught by the emulator (ptx_mutants.py)."""
+"""Broken PTX: one slip in the PTX of a variant must be caught by the emulator (ptx_mutants.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
 ]
 # Mutants of a variant that a run tries; TEST_ALL=1 tries all.
 SAMPLE = 4
-DOCS = Path(__file__).parents[2] / "docs" / "emulator.md"
+DOCS = Path(__file__).parents[2] / "docs" / "emulator_evidence.md"
 
 
 @pytest.mark.parametrize("name", VARIANTS)

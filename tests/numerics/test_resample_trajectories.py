@@ -1,4 +1,4 @@
-"""What is special about resampling: targets are independent of one another, and rows that are met come out as they are."""
+"""Specific to resampling: targets are independent of one another, and rows at a target come out unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def drawn(**sizes: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def bits(rows: torch.Tensor) -> torch.Tensor:
-    """With one pattern for every NaN."""
+    """The bits, with one pattern for every NaN."""
     return torch.where(rows.isnan(), torch.nan, rows).view(torch.int16)
 
 

@@ -1,8 +1,8 @@
-"""Rows of several times what a group of CTAs holds in registers.
+"""Rows several times as long as a group of CTAs holds in registers.
 
-With most scores in one bin of the first digit they go through every round more than once a batch: what is kept between
-passes must be what was kept. A row of which a sample is taken must come out the same whatever the sample was like, with a
-list of what reaches its threshold or without.
+With most scores in one bin of the first digit, every round takes more than one pass per batch, and state must
+survive between passes. A sampled row must give the same result whatever its sample is, with or without a list
+of what reaches its threshold.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def test_rows_of_several_batches_match_the_reference(variant: Variant, length: i
 
 SAMPLED = [v for v in variants.variants("topk_selector") if v.knobs["sample"]]
 KINDS = (
-    "normal", "tight", "ties", "equal", "outlier", "negative", "zeros", "bucket", "steps", "levels", "specials", "ascending", "descending",
+    "normal", "tight", "ties", "equal", "outlier", "negative", "zeros", "bucket", "steps", "levels",
+    "specials", "ascending", "descending",
     "blocks", "masked",
 )  # fmt: skip
 
@@ -55,7 +56,8 @@ def long_row(variant: Variant) -> int:
 
 
 def sampled_rows(kind: str, variant: Variant) -> Workload:
-    """Rows of which a sample is taken: long, short of what it stands for, shorter than a batch, and not sampled at all."""
+    """Sampled rows: long, shorter than what the sample stands for, shorter than a batch;
+    and one that is not sampled."""
     params = {
         "lens": [long_row(variant), 17003, 2310, 40],
         "starts": [5, 0, 331, 7],
@@ -83,7 +85,7 @@ def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Grows with each batch of a row that is marked from the histogram."""
+    """Counts the batches of a row that are marked from the histogram."""
     found, meaning = [], leaf.collect.text
 
     def counted(*arguments: object) -> object:
@@ -109,7 +111,8 @@ def test_a_row_needs_no_histogram_whatever_its_scores(variant: Variant, kind: st
 def test_a_row_that_its_sample_misleads_goes_through_the_histogram(
     variant: Variant, others: float, passes: list[int]
 ) -> None:
-    """The sample is all twos. Other scores are larger and overflow the list, or smaller, and there are too few twos."""
+    """The sample is all twos. Other scores are larger and overflow the list, or smaller,
+    and there are too few twos."""
     length = long_row(variant) // 1000 * 1000 + 10000
     params = {"lens": [length], "k": 2600, "scores": "normal", "tail": 0}
     row = trial.fitted(variant, Workload("misled", "edge", "default", params))

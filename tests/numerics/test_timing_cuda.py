@@ -1,4 +1,5 @@
-"""Timing on a GPU: the checks before it, sustained runs, the step with and without attention, and a search."""
+"""Timing on a GPU: the checks before it, sustained runs, the step with and without attention,
+and a search."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a text can say, each thing in a program small enough to read.
+"""Everything that a text can say, each in a program small enough to read.
 
-Every program runs in the interpreter, is printed and compiled in both DSLs, runs in the emulator under several interleavings,
-and is compared with torch. One change a program breaks it, and must be caught.
+Every program runs in the interpreter, is printed and compiled in both DSLs, runs in the emulator under
+several interleavings, and is compared with torch. One change per program breaks it, and must be caught.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ INTERLEAVINGS = 6
 def rows_map(operand: str, columns: int, rows: int, box: int, dtype: str = "FLOAT16") -> TensorMap:
     """Boxes of `box` rows of a row-major 16-bit matrix, 64 columns each."""
     return TensorMap(
-        f"{operand}_map", operand, dtype, (str(columns), str(rows)), (str(2 * columns),), (64, box), (1, 1), swizzle="128B"
+        f"{operand}_map", operand, dtype, (str(columns), str(rows)), (str(2 * columns),), (64, box), (1, 1),
+        swizzle="128B"
     )  # fmt: skip
 
 
@@ -74,8 +75,8 @@ def started(m: Recorder) -> None:
     m.barriers_stand()
 
 
-# Replicas with an index, float16, and counts of groups in flight: C = A B^T, two warpgroups with 64 rows each. The next
-# product is issued before the slot of the one before it is given back.
+# Replicas with an index, float16, and counts of groups in flight: C = A B^T, two warpgroups with 64 rows
+# each. The next product is issued before the slot of the previous one is released.
 
 TILES = 5
 
@@ -91,7 +92,8 @@ def replicas(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         pipelines=(
             Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA),), 3),
         ),
-        mmas=(Mma("product", "wgmma", "multiply", 64, 32, 64, "float16", a="a_s", b="b_s", acc="acc", doc="C += A B^T"),),
+        mmas=(Mma("product", "wgmma", "multiply", 64, 32, 64, "float16", a="a_s", b="b_s", acc="acc",
+                  doc="C += A B^T"),),
         grid=("1",),
         axes=("cta",),
         maps=(rows_map("a", 64 * TILES, 128, 128), rows_map("b", 64 * TILES, 32, 32)),
@@ -123,8 +125,8 @@ def multiply_rows(m: Recorder) -> None:
     fragment.write_rows(m, m.operand("c"), 32, m.replica * 64, 0, acc, m.thread)
 
 
-# Reductions, element-wise operations and A from registers: O = softmax2(Q K^T) V of 64 queries and 64 keys, with the
-# accumulators of the first product rounded into the operand of the second.
+# Reductions, element-wise operations and A from registers: O = softmax2(Q K^T) V of 64 queries and 64 keys.
+# The accumulators of the first product are rounded into the operand of the second.
 
 
 def registers(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -134,15 +136,19 @@ def registers(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             *(Buffer(name, SHARED, (64, 64), "bfloat16", swizzle=128) for name in ("q_s", "k_s", "v_s")),
             *(Buffer(name, REGISTER, (64, 64), "float32", role="attend") for name in ("scores", "acc")),
             Buffer("weights", REGISTER, (64, 64), "bfloat16", role="attend"),
-            *(Buffer(name, REGISTER, (64,), "float32", role="attend", per_thread=2) for name in ("top", "total")),
+            *(Buffer(name, REGISTER, (64,), "float32", role="attend", per_thread=2) for name in ("top",
+                "total")),
         ),
         pipelines=(
-            Pipeline("qkv", ("q_s", "k_s", "v_s"), "load", Engine.BULK, (Reader("attend", Engine.WGMMA),), rounds="once"),
+            Pipeline("qkv", ("q_s", "k_s", "v_s"), "load", Engine.BULK, (Reader("attend", Engine.WGMMA),),
+                     rounds="once"),
         ),
         mmas=(
-            Mma("qk", "wgmma", "attend", 64, 64, 64, "bfloat16", a="q_s", b="k_s", acc="scores", doc="S = Q K^T"),
+            Mma("qk", "wgmma", "attend", 64, 64, 64, "bfloat16", a="q_s", b="k_s", acc="scores",
+                doc="S = Q K^T"),
             Mma(
-                "pv", "wgmma", "attend", 64, 64, 64, "bfloat16", b_major="mn", a_space=REGISTER, a="weights", b="v_s", acc="acc",
+                "pv", "wgmma", "attend", 64, 64, 64, "bfloat16", b_major="mn", a_space=REGISTER, a="weights",
+                b="v_s", acc="acc",
                 doc="O = P V",
             ),
         ),
@@ -209,7 +215,8 @@ def add_half(m: Recorder) -> None:
     fragment.add_rows(m, m.operand("c"), 32, m.replica * 64, 0, acc, m.thread)
 
 
-# An ordered hand-over between two replicas: each in its turn S = S / 2 + A_r B^T, so that their order shows in the result.
+# An ordered hand-over between two replicas: each in turn computes S = S / 2 + A_r B^T, so that the result
+# shows the order.
 
 
 def turns(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -262,7 +269,8 @@ def in_turn(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"c": c}
 
 
-# Stores by the copy engine: C = A B^T in float16, two tiles of C one after the other through one tile of shared memory.
+# Stores by the copy engine: C = A B^T in float16, two tiles of C in sequence through one tile of shared
+# memory.
 
 
 def stores(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -278,7 +286,8 @@ def stores(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         pipelines=(
             Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA),), 2),
         ),
-        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="b_s", acc="acc", doc="C = A B^T"),),
+        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="b_s", acc="acc",
+                  doc="C = A B^T"),),
         grid=("1",),
         axes=("cta",),
         named_barriers={"staged": ("multiply",)},
@@ -311,21 +320,24 @@ def store_tiles(m: Recorder) -> None:
     m.await_stores()
 
 
-# Multicast: two CTAs of a cluster with 64 rows of A each; either loads half of every tile of B for both.
+# Multicast: two CTAs of a cluster with 64 rows of A each; each loads half of every tile of B for both.
 
 
 def multicast(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return Schedule(
-        roles=(Role("multiply", 4, doc="64 rows a CTA"), Role("load", 1, doc="its rows of A, half of B for both CTAs")),
+        roles=(Role("multiply", 4, doc="64 rows a CTA"),
+               Role("load", 1, doc="its rows of A, half of B for both CTAs")),
         buffers=(
             Buffer("a_s", SHARED, (64, 64), "float16", 2, swizzle=128),
             Buffer("b_s", SHARED, (64, 64), "float16", 2, swizzle=128),
             Buffer("acc", REGISTER, (64, 64), "float32", role="multiply"),
         ),
         pipelines=(
-            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA, "warp"),), 2, multicast=True),
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA, "warp"),),
+                     2, multicast=True),
         ),
-        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="b_s", acc="acc", doc="C += A B^T"),),
+        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="b_s", acc="acc",
+                  doc="C += A B^T"),),
         grid=("2",),
         axes=("rank",),
         cluster=(2, 1, 1),
@@ -354,16 +366,25 @@ def multiply_tiles(m: Recorder) -> None:
     fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 64, 0, acc, m.thread)
 
 
-# Batch, sequence and head axes that lie anyhow: C[b, s, h] = A[b, s, h] W^T, boxes of 64 steps of one sequence and head,
-# cut off where the sequence ends.
+# Batch, sequence and head axes in any memory order: C[b, s, h] = A[b, s, h] W^T, boxes of 64 steps of one
+# sequence and head, cut off at the end of the sequence.
 
 SEQUENCES = {"b": 2, "s": 80, "h": 3}
 
 
 def strided_map(operand: str) -> TensorMap:
-    """Boxes of 64 steps; the axes of more than one element come first."""
+    """Boxes of 64 steps; axes with more than one element come first."""
     strides = tuple(f"{operand}_{axis} * 2" for axis in ("step", "head", "batch"))
-    return TensorMap(f"{operand}_map", operand, "FLOAT16", ("64", "s", "h", "b"), strides, (64, 64, 1, 1), (1,) * 4, swizzle="128B")  # fmt: skip
+    return TensorMap(
+        f"{operand}_map",
+        operand,
+        "FLOAT16",
+        ("64", "s", "h", "b"),
+        strides,
+        (64, 64, 1, 1),
+        (1,) * 4,
+        swizzle="128B",
+    )
 
 
 def strided(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -375,9 +396,11 @@ def strided(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("half", REGISTER, (64, 64), "float16", role="multiply"),
         ),
         pipelines=(
-            Pipeline("aw", ("a_s", "w_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA),), rounds="once"),
+            Pipeline("aw", ("a_s", "w_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA),),
+                     rounds="once"),
         ),
-        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="w_s", acc="acc", doc="C = A W^T"),),
+        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="w_s", acc="acc",
+                  doc="C = A W^T"),),
         grid=("ceildiv(s, 64)", "h", "b"),
         axes=("tile", "head", "batch"),
         named_barriers={"staged": ("multiply",)},
@@ -414,7 +437,8 @@ def every_step(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"c": inputs["a"].double() @ inputs["w"].double().T}
 
 
-# Weights in the place of their scores: O = sum of half(A_i B_i^T) V_i over tiles, 64 columns of tensor memory for both.
+# Weights that replace their scores: O = sum of half(A_i B_i^T) V_i over tiles, with 64 columns of tensor
+# memory for both.
 
 
 def in_place(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -442,13 +466,15 @@ def in_place(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         mmas=(
             Mma("qk", "tcgen05", "mma", 128, 64, 64, "float16", a="a_s", b="b_s", acc="s_t", doc="S = A B^T"),
             Mma(
-                "pv", "tcgen05", "mma", 128, 64, 64, "float16", b_major="mn", a_space=TENSOR, a="p_t", b="v_s", acc="o_t",
+                "pv", "tcgen05", "mma", 128, 64, 64, "float16", b_major="mn", a_space=TENSOR, a="p_t",
+                b="v_s", acc="o_t",
                 doc="O += P V",
             ),
         ),
         grid=("1",),
         axes=("cta",),
-        maps=(rows_map("a", 64 * TILES, 128, 128), rows_map("b", 64 * TILES, 64, 64), rows_map("v", 64, 64 * TILES, 64)),
+        maps=(rows_map("a", 64 * TILES, 128, 128), rows_map("b", 64 * TILES, 64, 64),
+              rows_map("v", 64, 64 * TILES, 64)),
     )  # fmt: skip
 
 
@@ -499,7 +525,8 @@ def weighted(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"c": sum((a[:, i] @ b[:, i].T).half().double() @ v[i] for i in parts).float()}
 
 
-# A from tensor memory: O = softmax2(Q K^T) V of 128 queries, the weights rounded and written back as the second operand.
+# A from tensor memory: O = softmax2(Q K^T) V of 128 queries; the rounded weights are written back as the
+# second operand.
 
 
 def tensor_operand(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -529,7 +556,8 @@ def tensor_operand(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         mmas=(
             Mma("qk", "tcgen05", "mma", 128, 64, 64, "float16", a="q_s", b="k_s", acc="s_t", doc="S = Q K^T"),
             Mma(
-                "pv", "tcgen05", "mma", 128, 64, 64, "float16", b_major="mn", a_space=TENSOR, a="p_t", b="v_s", acc="o_t",
+                "pv", "tcgen05", "mma", 128, 64, 64, "float16", b_major="mn", a_space=TENSOR, a="p_t",
+                b="v_s", acc="o_t",
                 doc="O = P V",
             ),
         ),
@@ -573,12 +601,13 @@ def weigh_and_store(m: Recorder) -> None:
     m.await_stores()
 
 
-# Sums of 16 bits: C = A B^T in float16, a column of tensor memory a sum, two a register.
+# 16-bit accumulators: C = A B^T in float16, one column of tensor memory per sum, two sums per register.
 
 
 def half_sums(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return Schedule(
-        roles=(Role("epilogue", 4, doc="128 rows of C"), Role("load", 1, doc="A and B"), Role("mma", 1, doc="the products")),
+        roles=(Role("epilogue", 4, doc="128 rows of C"), Role("load", 1, doc="A and B"),
+               Role("mma", 1, doc="the products")),
         buffers=(
             Buffer("a_s", SHARED, (128, 64), "float16", 2, swizzle=128),
             Buffer("b_s", SHARED, (64, 64), "float16", 2, swizzle=128),
@@ -589,7 +618,8 @@ def half_sums(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2),
             Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM),), rounds="once"),
         ),
-        mmas=(Mma("product", "tcgen05", "mma", 128, 64, 64, "float16", a="a_s", b="b_s", acc="c_t", doc="C += A B^T"),),
+        mmas=(Mma("product", "tcgen05", "mma", 128, 64, 64, "float16", a="a_s", b="b_s", acc="c_t",
+                  doc="C += A B^T"),),
         grid=("1",),
         axes=("cta",),
         maps=(rows_map("a", 64 * TILES, 128, 128), rows_map("b", 64 * TILES, 64, 64)),
@@ -617,7 +647,7 @@ def issue_sums(m: Recorder) -> None:
 
 @by_text
 def write_sums(m, c: t.Writes, sums):
-    """A row a thread."""
+    """Write a row per thread."""
     for i in range(64):
         c.row("sums_row", m.thread, 64)[i] = sums[i]
 
@@ -630,13 +660,15 @@ def store_sums(m: Recorder) -> None:
     write_sums(m, m.operand("c"), sums)
 
 
-# All lanes of tensor memory for 32 or 64 rows (`.ws`): the columns of C in four or two parts, below one another.
+# All lanes of tensor memory for 32 or 64 rows (`.ws`): the columns of C in four or two parts, one below the
+# other.
 
 
 def folded(k: SimpleNamespace, arch: ArchSpec, rows: int = 64) -> Schedule:
     columns = 64 * rows // 128
     return Schedule(
-        roles=(Role("epilogue", 4, doc="C"), Role("load", 1, doc="A and B"), Role("mma", 1, doc="the products")),
+        roles=(Role("epilogue", 4, doc="C"), Role("load", 1, doc="A and B"),
+               Role("mma", 1, doc="the products")),
         buffers=(
             Buffer("a_s", SHARED, (rows, 64), "bfloat16", 2, swizzle=128),
             Buffer("b_s", SHARED, (64, 64), "bfloat16", 2, swizzle=128),
@@ -647,10 +679,12 @@ def folded(k: SimpleNamespace, arch: ArchSpec, rows: int = 64) -> Schedule:
             Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2),
             Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM),), rounds="once"),
         ),
-        mmas=(Mma("product", "tcgen05", "mma", rows, 64, 64, "bfloat16", a="a_s", b="b_s", acc="c_t", ws=True, doc="C += A B^T"),),
+        mmas=(Mma("product", "tcgen05", "mma", rows, 64, 64, "bfloat16", a="a_s", b="b_s", acc="c_t", ws=True,
+                  doc="C += A B^T"),),
         grid=("1",),
         axes=("cta",),
-        maps=(rows_map("a", 64 * TILES, rows, rows, "BFLOAT16"), rows_map("b", 64 * TILES, 64, 64, "BFLOAT16")),
+        maps=(rows_map("a", 64 * TILES, rows, rows, "BFLOAT16"),
+              rows_map("b", 64 * TILES, 64, 64, "BFLOAT16")),
     )  # fmt: skip
 
 
@@ -660,7 +694,7 @@ def narrow(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 @by_text
 def write_folded(m, c: t.Writes, sums):
-    """A thread has a part of row `thread % rows`, of as many columns as it has sums."""
+    """A thread has as many columns of row `thread % rows` as it has sums."""
     columns = sums.size
     rows = 128 * columns // 64
     for i in range(columns):
@@ -675,12 +709,14 @@ def store_folded(m: Recorder) -> None:
     write_folded(m, m.operand("c"), sums)
 
 
-# Copies of the tensor cores (tcgen05.cp): A goes on into tensor memory, in order with the products that read it there.
+# Copies by the tensor cores (tcgen05.cp): A moves on into tensor memory, in order with the products that read
+# it there.
 
 
 def copied(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return Schedule(
-        roles=(Role("epilogue", 4, doc="128 rows of C"), Role("load", 1, doc="A and B"), Role("mma", 1, doc="copies and products")),
+        roles=(Role("epilogue", 4, doc="128 rows of C"), Role("load", 1, doc="A and B"),
+               Role("mma", 1, doc="copies and products")),
         buffers=(
             Buffer("a_s", SHARED, (128, 64), "float16", 2, swizzle=128),
             Buffer("b_s", SHARED, (64, 64), "float16", 2, swizzle=128),
@@ -692,7 +728,8 @@ def copied(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2),
             Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM),), rounds="once"),
         ),
-        mmas=(Mma("product", "tcgen05", "mma", 128, 64, 64, "float16", a_space=TENSOR, a="a_t", b="b_s", acc="c_t", doc="C += A B^T"),),
+        mmas=(Mma("product", "tcgen05", "mma", 128, 64, 64, "float16", a_space=TENSOR, a="a_t", b="b_s",
+                  acc="c_t", doc="C += A B^T"),),
         grid=("1",),
         axes=("cta",),
         maps=(rows_map("a", 64 * TILES, 128, 128), rows_map("b", 64 * TILES, 64, 64)),
@@ -718,13 +755,14 @@ def write_tile(m: Recorder) -> None:
     fragment.write_rows(m, m.operand("c"), 64, 0, 0, sums, m.thread)
 
 
-# By `.ws` with A in tensor memory each half of the lanes multiplies its own 64 rows by its own half of the columns: two
-# products in one, C = [A_0 B_0^T | A_1 B_1^T], A_1 below A_0, B_1 below B_0.
+# `.ws` with A in tensor memory: each half of the lanes multiplies its own 64 rows by its own half of the
+# columns, two products in one, C = [A_0 B_0^T | A_1 B_1^T], A_1 below A_0, B_1 below B_0.
 
 
 def two_in_one(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return Schedule(
-        roles=(Role("epilogue", 4, doc="C"), Role("load", 1, doc="A and B"), Role("mma", 1, doc="copies and products")),
+        roles=(Role("epilogue", 4, doc="C"), Role("load", 1, doc="A and B"),
+               Role("mma", 1, doc="copies and products")),
         buffers=(
             Buffer("a_s", SHARED, (128, 64), "float16", 2, swizzle=128),
             Buffer("b_s", SHARED, (64, 64), "float16", 2, swizzle=128),
@@ -738,7 +776,8 @@ def two_in_one(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ),
         mmas=(
             Mma(
-                "product", "tcgen05", "mma", 64, 64, 64, "float16", a_space=TENSOR, a="a_t", b="b_s", acc="c_t", ws=True,
+                "product", "tcgen05", "mma", 64, 64, 64, "float16", a_space=TENSOR, a="a_t", b="b_s",
+                acc="c_t", ws=True,
                 doc="C += A B^T, by halves",
             ),
         ),
@@ -753,19 +792,29 @@ def products_of_halves(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Te
     return {"c": torch.cat([a[:64] @ b[:32].T, a[64:] @ b[32:].T], dim=1).float()}
 
 
-# Factors in tensor memory: C = (A x 2^a) (B x 2^b)^T, e4m3 with an exponent for each 32 of K of a row (mxf8f6f4).
+# Scales in tensor memory: C = (A x 2^a) (B x 2^b)^T, e4m3 with an exponent per row and 32 of K (mxf8f6f4).
 
 
 def bytes_map(
     operand: str, columns: int, rows: int, box: int, each: int = 128, swizzle: str = "128B"
 ) -> TensorMap:
     """Boxes of `box` rows of a row-major matrix of bytes, `each` columns each."""
-    return TensorMap(f"{operand}_map", operand, "UINT8", (str(columns), str(rows)), (str(columns),), (each, box), (1, 1), swizzle=swizzle)  # fmt: skip
+    return TensorMap(
+        f"{operand}_map",
+        operand,
+        "UINT8",
+        (str(columns), str(rows)),
+        (str(columns),),
+        (each, box),
+        (1, 1),
+        swizzle=swizzle,
+    )
 
 
 def scaled(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return Schedule(
-        roles=(Role("epilogue", 4, doc="128 rows of C"), Role("load", 1, doc="A, B and factors"), Role("mma", 1, doc="the products")),
+        roles=(Role("epilogue", 4, doc="128 rows of C"), Role("load", 1, doc="A, B and factors"),
+               Role("mma", 1, doc="the products")),
         buffers=(
             Buffer("a_s", SHARED, (128, 128), "float8_e4m3", 2, swizzle=128),
             Buffer("b_s", SHARED, (64, 128), "float8_e4m3", 2, swizzle=128),
@@ -775,12 +824,14 @@ def scaled(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer.own("sums", "epilogue", 64),
         ),
         pipelines=(
-            Pipeline("ab", ("a_s", "b_s", "fa_s", "fb_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2),
+            Pipeline("ab", ("a_s", "b_s", "fa_s", "fb_s"), "load", Engine.BULK,
+                     (Reader("mma", Engine.TCGEN05),), 2),
             Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM),), rounds="once"),
         ),
         mmas=(
             Mma(
-                "product", "tcgen05", "mma", 128, 64, 128, "float8_e4m3", a="a_s", b="b_s", acc="c_t", scales=("fa_t", "fb_t"),
+                "product", "tcgen05", "mma", 128, 64, 128, "float8_e4m3", a="a_s", b="b_s", acc="c_t",
+                scales=("fa_t", "fb_t"),
                 doc="C += A B^T, by blocks",
             ),
         ),
@@ -836,7 +887,8 @@ def stealing(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         roles=(Role("write", 4, doc="the words of a CTA"), Role("ask", 1, doc="whose words come next")),
         buffers=(Buffer("answer", SHARED, (4,), "int32", 2),),
         pipelines=(
-            Pipeline("next", ("answer",), "ask", Engine.BULK, (Reader("write", Engine.THREADS), Reader("ask", Engine.THREADS)), 2),
+            Pipeline("next", ("answer",), "ask", Engine.BULK,
+                     (Reader("write", Engine.THREADS), Reader("ask", Engine.THREADS)), 2),
         ),
         mmas=(),
         grid=(str(TAKEN),),
@@ -846,7 +898,7 @@ def stealing(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 @by_text
 def double_words(m, out: t.Writes, x, cta):
-    """A thread's word of the CTA whose turn it is."""
+    """Double a thread's word of the CTA whose turn it is."""
     out.row("words", cta, 128)[m.thread] = x.row("given", cta, 128)[m.thread] * 2
 
 
@@ -905,7 +957,7 @@ def add_rows(m: Recorder) -> None:
     fragment.add_rows(m, m.operand("c"), 32, first, 0, x, m.thread)
 
 
-# Products of two CTAs (cta_group::2): C = A B^T with 128 rows of A and half the rows of B in either CTA.
+# Products of two CTAs (cta_group::2): C = A B^T with 128 rows of A and half the rows of B in each CTA.
 
 
 def pair(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -922,11 +974,14 @@ def pair(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("sums", REGISTER, (128, 64), "float32", role="epilogue"),
         ),
         pipelines=(
-            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2, pair=True),
-            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM, "warp"),), rounds="once", pair=True),
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2,
+                     pair=True),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM, "warp"),),
+                     rounds="once", pair=True),
         ),
         mmas=(
-            Mma("product", "tcgen05", "mma", 256, 64, 64, "bfloat16", a="a_s", b="b_s", acc="c_t", cta_group=2, doc="C += A B^T"),
+            Mma("product", "tcgen05", "mma", 256, 64, 64, "bfloat16", a="a_s", b="b_s", acc="c_t",
+                cta_group=2, doc="C += A B^T"),
         ),
         grid=("2",),
         axes=("rank",),
@@ -971,7 +1026,8 @@ def write_own(m: Recorder) -> None:
     fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 128, 0, sums, m.thread)
 
 
-# Threads of both CTAs fill what products of the pair read: C = round(A B^T) V, 64 rows of A a CTA, from tensor memory.
+# Threads of both CTAs fill what products of the pair read: C = round(A B^T) V, 64 rows of A per CTA, from
+# tensor memory.
 
 
 def filled_pair(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -993,27 +1049,33 @@ def filled_pair(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer.own("rounded", "rows", 64, "bfloat16"),
         ),
         pipelines=(
-            Pipeline("a", ("a_t",), "rows", Engine.TMEM, by_product, rounds="once", fill_arrive="warp", pair=True),
+            Pipeline("a", ("a_t",), "rows", Engine.TMEM, by_product, rounds="once", fill_arrive="warp",
+                     pair=True),
             Pipeline("bv", ("b_s", "v_s"), "load", Engine.BULK, by_product, 2, pair=True),
             Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, by_rows, pair=True),
-            Pipeline("p", ("p_s",), "rows", Engine.THREADS, by_product, fill_arrive="warp", pair=True, doc="also returns c"),
-            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, by_rows, returned_by="p", accumulates=True, pair=True),
+            Pipeline("p", ("p_s",), "rows", Engine.THREADS, by_product, fill_arrive="warp", pair=True,
+                     doc="also returns c"),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, by_rows, returned_by="p", accumulates=True,
+                     pair=True),
         ),
         mmas=(
-            Mma("qk", "tcgen05", "mma", 128, 128, 64, "bfloat16", a_space=TENSOR, a="a_t", b="b_s", acc="s_t", cta_group=2, doc="S = A B^T"),
-            Mma("pv", "tcgen05", "mma", 128, 128, 128, "bfloat16", b_major="mn", a="p_s", b="v_s", acc="c_t", cta_group=2, doc="C += P V"),
+            Mma("qk", "tcgen05", "mma", 128, 128, 64, "bfloat16", a_space=TENSOR, a="a_t", b="b_s", acc="s_t",
+                cta_group=2, doc="S = A B^T"),
+            Mma("pv", "tcgen05", "mma", 128, 128, 128, "bfloat16", b_major="mn", a="p_s", b="v_s", acc="c_t",
+                cta_group=2, doc="C += P V"),
         ),
         grid=("2",),
         axes=("rank",),
         cluster=(2, 1, 1),
         group=(0,),
-        maps=(rows_map("b", 64, 128 * TILES, 64, "BFLOAT16"), rows_map("v", 128, 128 * TILES, 128, "BFLOAT16")),
+        maps=(rows_map("b", 64, 128 * TILES, 64, "BFLOAT16"),
+              rows_map("v", 128, 128 * TILES, 128, "BFLOAT16")),
     )  # fmt: skip
 
 
 @by_text
 def take_row(m, held, a, first):
-    """A row of A in each half of the lanes."""
+    """Read a row of A in each half of the lanes."""
     row = a.row("a_row", first + m.thread % 64, 64)
     for i in unrolled(held.size // 8):
         row.read(held.group(i * 8, 8), i)
@@ -1021,14 +1083,14 @@ def take_row(m, held, a, first):
 
 @by_text
 def leave_row(m, target: Shared, held):
-    """Half of a row of P a thread."""
+    """Leave half of a row of P per thread."""
     for i in unrolled(held.size // 8):
         target.write(held.group(i * 8, 8), (m.thread % 64, m.thread // 64 * 64 + i * 8))
 
 
 @by_text
 def write_half(m, c: t.Writes, sums, acc, first):
-    """Half of a row of C a thread."""
+    """Write half of a row of C per thread."""
     m.do(fragment.load_columns(sums, acc, 0, m.thread))
     row = c.row("c_row", first + m.thread % 64, 128, m.thread // 64 * 64)
     for i in range(sums.size):
@@ -1088,7 +1150,8 @@ def rounded_product(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tenso
     return {"c": (weights.double() @ inputs["v"].double()).float()}
 
 
-# Words through global memory: each CTA sends every one its share of a tile, and joins the parts of its own share.
+# Words through global memory: each CTA sends every other one its share of a tile, and joins the parts of its
+# own share.
 
 CTAS = 4
 
@@ -1104,7 +1167,8 @@ def grid_parts(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ),
         pipelines=(
             Pipeline(
-                "parts", ("parts_s",), "trade", Engine.GRID, (Reader("trade", Engine.THREADS),), rounds="once", through="words", meets="trade"
+                "parts", ("parts_s",), "trade", Engine.GRID, (Reader("trade", Engine.THREADS),),
+                rounds="once", through="words", meets="trade"
             ),
         ),
         mmas=(),
@@ -1116,7 +1180,7 @@ def grid_parts(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 def counted(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    """CTAs that count in when they have written, and read what the next one wrote."""
+    """CTAs that count in after they have written, and read what the next one wrote."""
     return Schedule(
         roles=(Role("pass_on", 4, doc="leaves its rows and takes the next CTA's"),),
         buffers=(Buffer("x_r", REGISTER, (128, 32), "float32", role="pass_on"),),
@@ -1153,7 +1217,8 @@ def trade(m: Recorder) -> None:
     sparse_mla.send_parts(m, acc, lses, m.sender(parts.parts_s, parts), words, 0, 1, cta, ctas)
     m.wait("parts", 0, at=cta)
     sparse_mla.merge_rows(
-        m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, cta, ctas, 0, 64, 8, 1.0, -math.inf, None,
+        m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, cta, ctas, 0, 64, 8, 1.0,
+        -math.inf, None,
     )  # fmt: skip
 
 
@@ -1167,8 +1232,8 @@ def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[OperandS
     return tuple(OperandSpec(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
 
 
-# Numbers that a body reads in memory: out[cta, i] = x[cta, i] + the sum of x[cta, :limit], of which every thread reads what
-# the others left in shared memory; `limit` lies in global memory.
+# Numbers that a body reads from memory: out[cta, i] = x[cta, i] + the sum of x[cta, :limit]. Every thread
+# reads what the others left in shared memory; `limit` is in global memory.
 
 WORDS = 64
 
@@ -1186,13 +1251,13 @@ def words(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 @by_text
 def leave_word(m, shared_words, x, cta):
-    """A thread's word of x, in shared memory."""
+    """Leave a thread's word of x in shared memory."""
     shared_words[m.thread] = x.row("words", cta, WORDS)[m.thread]
 
 
 @by_text
 def add_word(m, out: t.Writes, shared_words, total, cta):
-    """A thread's word of the output."""
+    """Write a thread's word of the output."""
     out.row("words", cta, WORDS)[m.thread] = shared_words[m.thread] + total
 
 
@@ -1214,7 +1279,7 @@ def sums_of_words(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return {"out": x + (x * inside).sum(dim=1, keepdim=True, dtype=torch.int32)}
 
 
-# The machinery: a program with its operands, what it should compute, and one change that breaks it.
+# The machinery: a program with its operands, its expected outputs, and one change that breaks it.
 
 
 Slip = Callable[[list[t.Statement], int], list[t.Statement] | None]
@@ -1227,9 +1292,9 @@ class Case:
     Attributes:
         expected: inputs -> outputs by name.
         broken: (a block of `role`, position) -> the block after a slip there; None leaves it.
-        caught: what catches the slip, and with which words.
-        op: the operation whose leaves it calls beside those that all share.
-        dsls: those that spell it.
+        caught: who catches the slip, and with which words.
+        op: the operation whose leaves it calls beside the common ones.
+        dsls: the DSLs that spell it.
     """
 
     name: str
@@ -1261,7 +1326,7 @@ def twice(which: Callable[[t.Statement], bool]) -> Slip:
 
 
 def too_early(which: Callable[[t.Statement], bool]) -> Slip:
-    """Before the statement in front of it."""
+    """Move the statement before the one ahead of it."""
     return lambda block, i: (
         [*block[: i - 1], block[i], block[i - 1], *block[i + 1 :]] if which(block[i]) else None
     )
@@ -1274,7 +1339,7 @@ def with_fields(which: Callable[[t.Statement], bool], **fields: Any) -> Slip:
 
 
 def summing_from_the_start(block: list[t.Statement], i: int) -> list[t.Statement] | None:
-    """Products that add to what was there before the first of them."""
+    """Products that accumulate onto what was there before the first of them."""
     if not isinstance(block[i], t.Multiply):
         return None
     products = tuple(dataclasses.replace(p, accumulate=True) for p in block[i].products)
@@ -1366,7 +1431,7 @@ CASES = (
         "multiply",
         without(of(t.AwaitStores)),
         "interpreter: error[SCHEDULE]",
-        # A by heads, then batches; C by steps, with a gap behind each.
+        # A by heads, then batches; C by steps, with a gap after each.
         dims={
             **SEQUENCES,
             "a_head": 2 * 80 * 64,
@@ -1669,7 +1734,7 @@ def compiled_text(case: Case, source: str, dsl: str, folder: Path) -> tuple[Any,
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make a program, and its code, what the executors find."""
+    """Make executors find a program and its code."""
     original = programs.get
 
     def use(program: TileProgram, code: tuple[Any, bytes] | None = None) -> None:
@@ -1708,7 +1773,7 @@ def test_the_emulator_computes_it(
 
 
 def changed(statements: Any, slip: Slip) -> list[t.Statement] | None:
-    """The statements after the first slip that fits; None where none does."""
+    """The statements after the first slip that applies; None if none does."""
     block = list(statements)
     for i, s in enumerate(block):
         new = slip(block, i)
@@ -1725,7 +1790,7 @@ def changed(statements: Any, slip: Slip) -> list[t.Statement] | None:
 
 
 def catcher(case: Case, text: t.Text, known: Callable[..., None], folder: Path) -> str:
-    """What catches a broken text, and its words."""
+    """Who catches a broken text, and the words."""
     program = program_of(case, text)
     try:
         source = source_of(case, program, "cutedsl")
@@ -1774,7 +1839,7 @@ def test_an_empty_barrier_counts_the_readers_of_every_cta() -> None:
     arch = get_arch("sm_90a")
     plan = barrier_plan(multicast(SimpleNamespace(), arch)).pipelines["ab"]
     assert plan.empty is not None
-    # Four warps in each of two CTAs arrive, in either.
+    # Four warps in each of two CTAs arrive on each CTA's barrier.
     assert plan.empty.count == 2 * 4
     assert plan.release["multiply"][-1] is Action.ARRIVE_EMPTY_CLUSTER
 
@@ -1784,12 +1849,13 @@ def test_each_warp_that_shares_a_slot_announces_its_part_of_the_other_share() ->
     knobs = {"heads": 128, "kv": "fp8", "tile": 64, "stages": 2, "cluster": 1, "slices": 1, "block": 64}
     arch = get_arch("sm_90a")
     alone, shared = (
-        barrier_plan(program.schedule({**knobs, "exchange": ctas}, arch)).pipelines["kv_left"] for ctas in (1, 2)
+        barrier_plan(program.schedule({**knobs, "exchange": ctas}, arch)).pipelines["kv_left"] for ctas in (1,
+            2)
     )  # fmt: skip
     assert alone.full is not None and alone.empty is not None
     assert shared.full is not None and shared.empty is not None
     assert (alone.full.count, alone.full.tx_bytes, alone.empty.count) == (128, 0, 8)
-    # Half of 32 rows comes from the other CTA; eight warps in either CTA read them.
+    # Half of 32 rows comes from the other CTA; eight warps in each CTA read them.
     assert (shared.full.count, shared.full.tx_bytes, shared.empty.count) == (4, 32 * 576 * 2 // 2, 16)
     assert shared.commit == (Action.ELECT, Action.EXPECT_TX_WARP)
     assert shared.release["left"][-1] is Action.ARRIVE_EMPTY_CLUSTER
@@ -1841,43 +1907,76 @@ def one_field(
     return declare
 
 
+def with_product_of_one_cta(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    """The declaration of a pair with a product of one CTA beside its own."""
+    schedule = pair(k, arch)
+    own = dataclasses.replace(schedule.mmas[0], name="own", cta_group=1)
+    return dataclasses.replace(schedule, mmas=(*schedule.mmas, own))
+
+
 REFUSED = (
-    ("two buffers in one place that nobody hands over", "in_place", one_field("in_place", "pipelines", "p", returned_by=None), "give each other's slots back"),
-    ("a shared buffer in tensor memory", "in_place", one_field("in_place", "buffers", "v_s", alias="s_t"), "shared in tensor"),
-    ("more columns than the place has", "in_place", one_field("in_place", "buffers", "p_t", dtype="float32", shape=(128, 128)), "at most as many bytes"),
+    ("two buffers in one place that nobody hands over", "in_place",
+     one_field("in_place", "pipelines", "p", returned_by=None), "give each other's slots back"),
+    ("a shared buffer in tensor memory", "in_place", one_field("in_place", "buffers", "v_s", alias="s_t"),
+     "shared in tensor"),
+    ("more columns than the place has", "in_place",
+     one_field("in_place", "buffers", "p_t", dtype="float32", shape=(128, 128)), "at most as many bytes"),
     ("multicast without a cluster", "multicast", altered("multicast", cluster=(1, 1, 1)), "in a cluster"),
-    ("multicast by threads that arrive each", "multicast", one_field("multicast", "pipelines", "ab", fill=Engine.THREADS), "of which a warp arrives"),
-    ("a copy to others into a plain pipeline", "multicast", one_field("multicast", "pipelines", "ab", multicast=False), "declare the pipeline multicast"),
+    ("multicast by threads that arrive each", "multicast",
+     one_field("multicast", "pipelines", "ab", fill=Engine.THREADS), "of which a warp arrives"),
+    ("a copy to others into a plain pipeline", "multicast",
+     one_field("multicast", "pipelines", "ab", multicast=False), "declare the pipeline multicast"),
     ("a turn of one", "turns", one_field("turns", "roles", "multiply", replicas=1), "two or more members"),
     ("a turn nobody declared", "turns", altered("turns", turns=()), "turn order"),
-    ("a barrier apart of two roles", "stores", altered("stores", named_barriers={"staged": ("multiply", "load")}), "named barrier of one role"),
-    ("A in another memory than declared", "registers", one_field("registers", "mmas", "pv", a_space=SHARED), "A in shared memory"),
-    ("A from registers along M", "registers", one_field("registers", "mmas", "pv", a_major="mn"), "K-major A"),
-    ("a box across an axis of one", "strided", one_field("strided", "maps", "a_map", box=(64, 1, 64, 1)), "outer ones"),
-    ("a pair whose operands are of one CTA", "pair", one_field("pair", "pipelines", "ab", pair=False), "pair=True"),
-    ("a pair of copies by threads", "filled_pair", one_field("filled_pair", "pipelines", "p", fill=Engine.CP_ASYNC), "bulk copies or threads and tcgen05"),
-    ("64 rows a CTA in as many columns", "filled_pair", one_field("filled_pair", "buffers", "c_t", shape=(128, 32)), "an acc of 128 lanes by 64 columns"),
-    ("64 rows a CTA on 64 lanes", "filled_pair", one_field("filled_pair", "buffers", "a_t", shape=(64, 64)), "A on all 128 lanes"),
-    ("words that nobody meets about", "grid_parts", one_field("grid_parts", "pipelines", "parts", meets=""), "barrier of theirs"),
-    ("words through nothing", "grid_parts", one_field("grid_parts", "pipelines", "parts", through=""), "barrier of theirs"),
-    ("sums of 16 bits two in a column", "half_sums", one_field("half_sums", "buffers", "c_t", unpacked=False), "float16 in an unpacked buffer"),
-    ("sums of 16 bits of bfloat16", "half_sums", one_field("half_sums", "mmas", "product", dtype="bfloat16"), "operands of float16 or float8"),
-    ("a column each in shared memory", "half_sums", one_field("half_sums", "buffers", "a_s", unpacked=True), "in tensor memory where it is unpacked"),
-    ("all lanes for a result that is not folded", "folded", one_field("folded", "buffers", "c_t", shape=(64, 64)), "an acc of"),
-    ("all lanes of an odd shape", "folded", one_field("folded", "mmas", "product", n=32), "n of 64, 128 or 256"),
-    ("all lanes of operands along M", "folded", one_field("folded", "mmas", "product", a_major="mn"), "a K-major A"),
-    ("a copy of rows that are not swizzled", "copied", one_field("copied", "buffers", "a_s", swizzle=0), "rows of shared memory with swizzle 128"),
-    ("a copy into another shape", "copied", one_field("copied", "buffers", "a_t", shape=(128, 32)), "128 rows of as many 16-bit elements"),
+    ("a barrier apart of two roles", "stores",
+     altered("stores", named_barriers={"staged": ("multiply", "load")}), "named barrier of one role"),
+    ("A in another memory than declared", "registers", one_field("registers", "mmas", "pv", a_space=SHARED),
+     "A in shared memory"),
+    ("A from registers along M", "registers", one_field("registers", "mmas", "pv", a_major="mn"),
+     "K-major A"),
+    ("a box across an axis of one", "strided", one_field("strided", "maps", "a_map", box=(64, 1, 64, 1)),
+     "outer ones"),
+    ("a pair whose operands are of one CTA", "pair", one_field("pair", "pipelines", "ab", pair=False),
+     "pair=True"),
+    ("a pair of copies by threads", "filled_pair",
+     one_field("filled_pair", "pipelines", "p", fill=Engine.CP_ASYNC), "bulk copies or threads and tcgen05"),
+    ("64 rows a CTA in as many columns", "filled_pair",
+     one_field("filled_pair", "buffers", "c_t", shape=(128, 32)), "an acc of 128 lanes by 64 columns"),
+    ("64 rows a CTA on 64 lanes", "filled_pair", one_field("filled_pair", "buffers", "a_t", shape=(64, 64)),
+     "A on all 128 lanes"),
+    ("words that nobody meets about", "grid_parts", one_field("grid_parts", "pipelines", "parts", meets=""),
+     "barrier of theirs"),
+    ("words through nothing", "grid_parts", one_field("grid_parts", "pipelines", "parts", through=""),
+     "barrier of theirs"),
+    ("sums of 16 bits two in a column", "half_sums", one_field("half_sums", "buffers", "c_t", unpacked=False),
+     "float16 in an unpacked buffer"),
+    ("sums of 16 bits of bfloat16", "half_sums", one_field("half_sums", "mmas", "product", dtype="bfloat16"),
+     "operands of float16 or float8"),
+    ("a column each in shared memory", "half_sums", one_field("half_sums", "buffers", "a_s", unpacked=True),
+     "in tensor memory where it is unpacked"),
+    ("all lanes for a result that is not folded", "folded",
+     one_field("folded", "buffers", "c_t", shape=(64, 64)), "an acc of"),
+    ("all lanes of an odd shape", "folded", one_field("folded", "mmas", "product", n=32),
+     "n of 64, 128 or 256"),
+    ("all lanes of operands along M", "folded", one_field("folded", "mmas", "product", a_major="mn"),
+     "a K-major A"),
+    ("a copy of rows that are not swizzled", "copied", one_field("copied", "buffers", "a_s", swizzle=0),
+     "rows of shared memory with swizzle 128"),
+    ("a copy into another shape", "copied", one_field("copied", "buffers", "a_t", shape=(128, 32)),
+     "128 rows of as many 16-bit elements"),
     ("factors of half a tile", "scaled", one_field("scaled", "mmas", "product", m=64), "m=128, k=128"),
-    ("factors in other columns", "scaled", one_field("scaled", "buffers", "fb_t", shape=(128, 32)), "buffers of .128, 16. uint8"),
-    ("factors of bfloat16", "scaled", one_field("scaled", "mmas", "product", dtype="bfloat16"), "K-major float8_e4m3"),
+    ("factors in other columns", "scaled", one_field("scaled", "buffers", "fb_t", shape=(128, 32)),
+     "buffers of .128, 16. uint8"),
+    ("factors of bfloat16", "scaled", one_field("scaled", "mmas", "product", dtype="bfloat16"),
+     "K-major float8_e4m3"),
     (
-        "products of one CTA and of a pair", "pair",
-        lambda k, arch: dataclasses.replace(pair(k, arch), mmas=(*pair(k, arch).mmas, dataclasses.replace(pair(k, arch).mmas[0], name="own", cta_group=1))),
+        "products of one CTA and of a pair", "pair", with_product_of_one_cta,
         "the same for all, as the PTX ISA",
     ),
-    ("a CTA asked for in two axes", "stealing", altered("stealing", grid=("7", "1"), axes=("cta", "other")), "a grid of one axis"),
-    ("an answer of 32 bytes", "stealing", one_field("stealing", "buffers", "answer", shape=(8,)), "a slot of 16 bytes"),
+    ("a CTA asked for in two axes", "stealing", altered("stealing", grid=("7", "1"), axes=("cta", "other")),
+     "a grid of one axis"),
+    ("an answer of 32 bytes", "stealing", one_field("stealing", "buffers", "answer", shape=(8,)),
+     "a slot of 16 bytes"),
     ("a pair without a cluster", "pair", altered("pair", cluster=(1, 1, 1)), "clusters of two"),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What `@checked` reads off a signature, and the errors of the other checks at the border."""
+"""What `@checked` derives from a signature, and the errors of the other checks of user input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_index_keys, unpac
 def takes(
     count: int = 0, share: float = 0.0, flag: bool = False, name: str | None = None, path: str | Path = "",
     names: Sequence[str] = (), each: Iterable[int] = (), sizes: Mapping[str, int] | None = None,
-    tensor: torch.Tensor | None = None, call: Callable[[], int] | None = None, pair: tuple[int, str] = (0, ""),
+    tensor: torch.Tensor | None = None, call: Callable[[], int] | None = None,
+    pair: tuple[int, str] = (0, ""),
     anything: Any = None, *more: int,
 ) -> int:  # fmt: skip
     return count
@@ -35,15 +36,19 @@ class Record:
 
 
 ACCEPTED = {
-    "count": (0, -1, 2**70, np.int64(3)), "share": (1, 2.5, np.float32(1)), "flag": (True,), "name": (None, "x"),
+    "count": (0, -1, 2**70, np.int64(3)), "share": (1, 2.5, np.float32(1)), "flag": (True,),
+    "name": (None, "x"),
     "path": ("x", Path("x")), "names": ([], ["x"], ("x", "y")), "each": ([1], {1}, range(3), iter("ab")),
     "sizes": (None, {}, {"x": 1}), "tensor": (None, torch.zeros(2)), "call": (None, len), "pair": ((1, "x"),),
     "anything": (None, [], object()),
 }  # fmt: skip
 REFUSED = {
-    "count": (True, "64", 1.0, None), "share": ("1", True, None, 1j), "flag": (0, 1, None), "name": (1, b"x", ["x"]),
-    "path": (None, 1, "a\0b", "n" * 300, "\ud800"), "names": ("x", [1], {"x"}, np.array(["x"])), "each": ("x", 1, [1, "x"], torch.zeros(2)),
-    "sizes": ([], {1: 1}, {"x": "1"}), "tensor": ([1], np.zeros(2), torch.eye(2).to_sparse()), "call": (1,), "pair": ((1,), [1, "x"], ("x", 1)),
+    "count": (True, "64", 1.0, None), "share": ("1", True, None, 1j), "flag": (0, 1, None),
+    "name": (1, b"x", ["x"]),
+    "path": (None, 1, "a\0b", "n" * 300, "\ud800"), "names": ("x", [1], {"x"}, np.array(["x"])),
+    "each": ("x", 1, [1, "x"], torch.zeros(2)),
+    "sizes": ([], {1: 1}, {"x": "1"}), "tensor": ([1], np.zeros(2), torch.eye(2).to_sparse()), "call": (1,),
+    "pair": ((1,), [1, "x"], ("x", 1)),
 }  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""The barrier plan by itself: counts, phases, fences and release points, and a model check of the derived protocol."""
+"""The barrier plan on its own: counts, phases, fences and release points,
+and a model check of the protocol."""
 
 from __future__ import annotations
 
@@ -118,7 +119,7 @@ def test_every_replica_of_a_reader_arrives(arrive: str, count: int) -> None:
     base = schedule(Engine.CP_ASYNC, (Reader("math", Engine.THREADS, arrive),))
     plan = barrier_plan(replace(base, roles=roles)).pipelines["ring"]
     assert plan.empty.count == count
-    # Warps that only hand their registers over copy nothing and arrive nowhere.
+    # Warps that only donate their registers copy nothing and arrive nowhere.
     assert plan.full.count == 32
 
 
@@ -134,14 +135,16 @@ def test_wgmma_cannot_fill_a_buffer():
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
 def test_parities_hold_under_any_interleaving(stages: int) -> None:
-    """Run the derived protocol on modelled mbarriers: no slot is overwritten unread, none is read unfilled."""
+    """Run the derived protocol on modelled mbarriers: no slot is overwritten unread,
+    none is read unfilled."""
     plan = plan_of(Engine.BULK, (Reader("math", Engine.THREADS, "role"),), stages=stages)
     for seed in range(20):
         rng = random.Random(seed)
         full, empty, content = [0] * stages, [0] * stages, [None] * stages
         produced = consumed = 0
         while consumed < 4 * stages + 3:
-            # try_wait.parity(P) passes when the phase of parity P has completed, i.e. the current phase has parity 1 - P.
+            # try_wait.parity(P) passes once the phase of parity P is complete: the current phase then has
+            # parity 1 - P.
             can_fill = (empty[produced % stages] & 1) != plan.empty_parity(produced)
             can_read = (full[consumed % stages] & 1) != plan.full_parity(consumed)
             assert can_fill or can_read, "deadlock"
@@ -180,12 +183,13 @@ def test_an_accumulator_returned_by_another_pipeline_is_fenced_there():
     plan = barrier_plan(s).pipelines
     assert plan["o"].empty is None and plan["o"].full.count == 1
     assert plan["p"].commit == (
-        Action.FENCE_PROXY, Action.WAIT_TMEM_LOAD, Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE, Action.ARRIVE_FULL,
+        Action.FENCE_PROXY, Action.WAIT_TMEM_LOAD, Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE,
+        Action.ARRIVE_FULL,
     )  # fmt: skip
 
 
 def test_weights_in_tensor_memory_may_return_an_accumulator_that_was_read():
-    """Its loads have arrived before the weights are handed on, and with them the accumulator."""
+    """Loads of the accumulator have completed before the weights are handed over, so those return it too."""
     arch, program = ARCHS["sm_100a"], programs.get("gqa_forward")
     knobs = {"dtype": "fp16", "dim": 64, "tile": 64, "stages": 3, "cluster": 1, "lazy": 2}
     plan = barrier_plan(program.schedule(knobs, arch))
@@ -199,25 +203,33 @@ def test_weights_in_tensor_memory_may_return_an_accumulator_that_was_read():
     )
 
 
-# Words that order threads or engines. The plan and the text say them, `_actions.j2` and `_spelling.j2` spell them.
+# Names of operations that order threads or engines. Only the plan and the text may use them, spelled by the
+# templates.
 SYNCHRONISATION = re.compile(
-    r"mbarrier[\w.:]*|\w*fence\w*|\w*sync_?threads\w*|\w*sync_?warp\w*|bar(?:rier)?\.(?:sync|arrive|cluster)[\w.]*"
+    r"mbarrier[\w.:]*|\w*fence\w*|\w*sync_?threads\w*|\w*sync_?warp\w*"
+    r"|bar(?:rier)?\.(?:sync|arrive|cluster)[\w.]*"
     r"|arch\.barrier|\bcluster_(?:arrive|wait)\w*|\w*_elect\b|\belect_\w+|(?:de)?alloc_(?:tmem|barrier)"
-    r"|tmem_alloc\w*|griddepcontrol\w*|pdl_\w+|(?:commit|wait)_(?:group|wgmma)|cp_async_(?:wait|commit|barrier)\w*"
+    r"|tmem_alloc\w*|griddepcontrol\w*|pdl_\w+|(?:commit|wait)_(?:group|wgmma)"
+    r"|cp_async_(?:wait|commit|barrier)\w*"
     r"|cp\.async\.(?:wait|commit|mbarrier)\w*"
     r"|acq_rel|(?:ld|st)\.relaxed|named_barrier|tcgen05_(?:before|after|mma_arrive)\w*"
 )
-# What stands elsewhere, and why it is no statement of a text.
+# Exceptions, and why each is no statement of a text.
 BY_HAND = {
-    ("kernels/sparse_mla/leaves/results.py", "sync_warp"): "a warp reads back rows of shared memory that it alone writes",
-    ("kernels/sparse_mla/leaves/gather.py", "sync_warp"): "keeps a thread's loads where they are written; no data passes",
-    ("device/cutedsl/inbox.py", "st.relaxed"): "what a leaf sends through the grid with, and wait_words is spelled with",
+    ("kernels/sparse_mla/leaves/results.py", "sync_warp"):
+        "a warp reads back rows of shared memory that it alone writes",
+    ("kernels/sparse_mla/leaves/gather.py", "sync_warp"):
+        "keeps a thread's loads where they are written; no data passes",
+    ("device/cutedsl/inbox.py", "st.relaxed"):
+        "what a leaf sends through the grid with, and wait_words is spelled with",
     ("device/cutedsl/inbox.py", "ld.relaxed"): "what wait_words is spelled with",
     ("device/cutedsl/fragment_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
-    ("kernels/lightning_indexer/cutedsl_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
+    ("kernels/lightning_indexer/cutedsl_sm100.py", "fence_view_async_tmem_load"):
+        "a thread waits for its own loads",
     ("device/cutedsl/bulk.py", "elect_one"): "one lane issues a tile's gathers, which are one copy",
     ("device/cutedsl/bulk.py", "mbarrier::complete_tx::bytes"): "a copy that signals",
-    ("device/tilelang/boxes.py", "mbarrier_expect_tx"): "one lane announces the bytes of the box that it copies",
+    ("device/tilelang/boxes.py", "mbarrier_expect_tx"):
+        "one lane announces the bytes of the box that it copies",
     ("device/cutedsl/launch_control.py", "elect_one"): "one lane asks for a CTA",
     ("device/cutedsl/launch_control.py", "mbarrier::complete_tx::bytes.b128"): "an answer that signals",
     ("device/cutedsl/launch_control.py", "fence"): "the next answer comes after this one was read",
@@ -225,10 +237,12 @@ BY_HAND = {
     ("device/cutedsl/tcgen05_scaled.py", "elect_one"): "one lane issues a product, as CuTe DSL's own",
     ("device/cutedsl/tcgen05_ws.py", "elect_one"): "one lane issues a product, as CuTe DSL's own",
     ("device/tilelang/launch_control.py", "elect_one_sync"): "one lane asks for a CTA",
-    ("device/tilelang/launch_control.py", "mbarrier.expect_tx.relaxed.cta.shared::cta.b64"): "a fill of TileLang announces its own bytes",
+    ("device/tilelang/launch_control.py", "mbarrier.expect_tx.relaxed.cta.shared::cta.b64"):
+        "a fill of TileLang announces its own bytes",
     ("device/tilelang/launch_control.py", "mbarrier::complete_tx::bytes.b128"): "an answer that signals",
     ("device/tilelang/launch_control.py", "fence"): "the next answer comes after this one was read",
-    ("device/tilelang/tcgen05.py", "elect_one_sync"): "one lane issues a copy or a product, as TileLang's own",
+    ("device/tilelang/tcgen05.py", "elect_one_sync"):
+        "one lane issues a copy or a product, as TileLang's own",
     ("device/cutedsl/warps.py", "sync_warp"): "what a leaf's text is spelled with",
     ("device/cutedsl/warps.py", "mbarrier::complete_tx::bytes.v4.f32"): "st.async: a store that signals",
     ("device/cutedsl/warps.py", "fence_proxy"): "the copy engine reads what a warp sends",
@@ -262,7 +276,7 @@ BY_HAND = {
 
 
 def test_no_leaf_and_no_frame_synchronises_by_hand() -> None:
-    """Beyond a listed few, each of which is part of one copy, or stays within a warp or a thread."""
+    """A few exceptions are part of one copy, or stay within a warp or a thread."""
     root = Path(dsl_kernels.__file__).parent
     paths = [path for held in ("text", "tilelang", "cutedsl") for path in root.glob(f"device/{held}/*.py")]
     paths += [*root.glob("kernels/*/leaves.py"), *root.glob("kernels/*/leaves/*.py")]
@@ -273,8 +287,13 @@ def test_no_leaf_and_no_frame_synchronises_by_hand() -> None:
     assert len(paths) > 15
     found = set()
     for path in paths:
-        # Prose may name them.
-        text = re.sub(r'"""(?:[^"]|"(?!""))*"""' if path.suffix == ".py" else r"\{#.*?#\}", _code_of, path.read_text(), flags=re.S)  # fmt: skip
+        # Prose may use the names.
+        text = re.sub(
+            r'"""(?:[^"]|"(?!""))*"""' if path.suffix == ".py" else r"\{#.*?#\}",
+            _code_of,
+            path.read_text(),
+            flags=re.S,
+        )
         text = re.sub(r"(?m)(#|//) .*$", "", text)
         place = path.relative_to(root if path.is_relative_to(root) else root.parent).as_posix()
         found |= {(place, word) for word in SYNCHRONISATION.findall(text)}
@@ -282,7 +301,7 @@ def test_no_leaf_and_no_frame_synchronises_by_hand() -> None:
 
 
 def _code_of(literal: re.Match[str]) -> str:
-    """A triple-quoted string where it is source of another language, nothing where it is prose."""
+    """A triple-quoted string if it is source of another language; nothing if it is prose."""
     return literal[0] if ";" in literal[0] and "{" in literal[0] and "asm" in literal[0] else ""
 
 
@@ -291,7 +310,8 @@ def test_every_engine_is_a_kind_of_transfer() -> None:
 
 
 def test_a_pair_whose_slots_are_multicast_goes_by_the_barriers_of_the_pair() -> None:
-    """The wrappers stand around each other: bytes of both CTAs, an arrival in the first, readers of every CTA counted."""
+    """The two wrappers combine: bytes of both CTAs, an arrival in the first,
+    and readers of every CTA counted."""
     reader = (Reader("mma", Engine.TCGEN05),)
     declared = schedule(Engine.BULK, reader, multicast=True, pair=True)
     plan = barrier_plan(replace(declared, cluster=(2, 1, 1))).pipelines["ring"]

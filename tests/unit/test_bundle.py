@@ -1,4 +1,4 @@
-"""Bundles: round trip to a launch, every refusal, the lookup order, and writing that never leaves a part."""
+"""Bundles: round trip to a launch, every refusal, the look-up order, and atomic writing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES = ("scale__tilelang_sm90a__t", "scale__tilelang_sm90a__u")
 
 @pytest.fixture(autouse=True)
 def isolated(tmp_path, monkeypatch):
-    """No bundle in use, an empty cache and nothing compiled behind a test's back."""
+    """No bundle in use, an empty cache, and no compilation that a test does not ask for."""
     for name in [name for name in os.environ if name.startswith("DSL_KERNELS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(tmp_path / "cache"))
@@ -45,7 +45,7 @@ def isolated(tmp_path, monkeypatch):
 
 
 def make(folder: Path, name: str = NAMES[0], arch: str = "sm_90a") -> tuple[Variant, Path]:
-    """A generated module, and the compiled artifact that stands for it."""
+    """A generated module, and an artifact that stands for its compilation."""
     path = folder / "generated" / arch / "scale" / f"{name}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(TEXT)
@@ -73,7 +73,7 @@ def written(made, tmp_path) -> tuple[bundle.Bundle, Variant]:
 
 
 def edit(held: bundle.Bundle, **changes: Any) -> None:
-    """Change fields of a bundle's index, with its hash brought in step."""
+    """Change fields of a bundle's index, and update its hash."""
     content = json.loads((held.root / bundle.INDEX).read_text())
     del content["sha256"]
     content.update(changes)
@@ -362,7 +362,7 @@ def test_loading_needs_neither_a_dsl_nor_a_compiler_nor_the_caches_packages(writ
 
 @pytest.mark.parametrize("from_bundle", ["library without a set", "DSL_KERNELS_GENERATED_DIR"])
 def test_python_in_a_bundle_is_never_run(written, tmp_path, monkeypatch, from_bundle):
-    """Whoever can write into a bundle must not get code run by it, not even where compiling is allowed."""
+    """Write access to a bundle must not give code execution, even where compiling is allowed."""
     held, variant = written
     marker = tmp_path / "ran"
     for path in (held.root / "sm_90a" / "scale" / f"{variant.id}.py", held.root / variant.id / "__init__.py"):
@@ -415,7 +415,7 @@ HASH = "0" * 64
     ],
 )
 def test_an_index_is_confined_to_its_folder(written, change):
-    """With its hash in step, as a forger would have it."""
+    """With a matching hash, as a forger would write it."""
     held, variant = written
     entry = json.loads((held.root / bundle.INDEX).read_text())["variants"][variant.id]
     if callable(change):
@@ -520,13 +520,14 @@ def test_an_interrupted_replacement_leaves_the_old_bundle(written, made, tmp_pat
 
 
 def test_a_killed_writer_leaves_no_bundle_under_the_name(made, tmp_path):
-    """A process that dies just before the rename: the folder is whole, and yet not there."""
+    """A process that dies just before the rename leaves a complete folder, but under a temporary name."""
     variant, folder = made[NAMES[0]]
     code = (
         "import os, sys; from pathlib import Path; from dsl_kernels.runtime import bundle\n"
         "from dsl_kernels.variants import Variant\n"
         "bundle._publish = lambda *_: os._exit(9)\n"
-        f"v = Variant({variant.id!r}, 'scale', 'tilelang', 'sm_90a', {{}}, Path({str(variant.path)!r}), {variant.sha256!r})\n"
+        f"v = Variant({variant.id!r}, 'scale', 'tilelang', 'sm_90a', {{}}, Path({str(variant.path)!r}), "
+        f"{variant.sha256!r})\n"
         f"bundle.write({str(tmp_path / 'bundle')!r}, [v], {{v.id: Path({str(folder)!r})}})\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)

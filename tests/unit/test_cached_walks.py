@@ -1,4 +1,4 @@
-"""Walks that were recorded: they are of the committed variants, stand near the clock's own, and never fail a call."""
+"""Recorded walks: they cover the committed variants, agree with the clock, and never make a call fail."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_was_walked_stands_at_its_place():
 
 
 def test_the_clock_ranks_all_candidates_or_none():
-    """A variant that was made since has no walks: no time of the cost model stands beside one of the clock."""
+    """A newer variant has no walks: times of the cost model must not be compared with those of the clock."""
     call = call_of("lightning_indexer", "B200")
     of = open_to(call)
     dims = registry.assumed(call, registry.deciding(call))
@@ -104,8 +104,9 @@ def test_the_clock_ranks_all_candidates_or_none():
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"schema": 99}', '{"schema": 1, "variants": {"a": {"sha256": "", "walks": [[]]}}}']
-)  # fmt: skip
+    "content",
+    ["", "{", "[]", '{"schema": 99}', '{"schema": 1, "variants": {"a": {"sha256": "", "walks": [[]]}}}'],
+)
 def test_a_damaged_file_leaves_the_ranking_to_the_cost_model(content, tmp_path, monkeypatch, caplog):
     (tmp_path / "walks.json").write_text(content)
     monkeypatch.setattr(cached, "path_of", lambda arch: tmp_path / "walks.json")

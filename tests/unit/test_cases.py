@@ -320,7 +320,7 @@ def test_tiles_and_their_products_are_counted():
     knobs = {"groups": 2, "tile": 128, "dim": 128, "cluster": 1}
     dims = {"b": 4, "sq": 4096, "skv": 4096, "heads": 64, "ctas": 132}
     assert gqa_regions.floor(knobs) == 4 * 512
-    # 32 blocks of 128 rows of 256 heads, 32 tiles each.
+    # 32 blocks of 128 rows for each of 256 heads, 32 tiles each.
     assert gqa_regions.tiles(knobs, dims) == 32 * 256 * 32 / 132
     assert (
         gqa_regions.tiles({**knobs, "groups": 1, "cluster": 2}, {**dims, "ctas": 66}) == 64 * 256 * 32 / 132
@@ -385,7 +385,7 @@ def test_there_are_claims_of_every_source_with_commands_that_exist():
 
 
 def leaves(figures, path=()):
-    """Paths to the numbers, words and truths of figures."""
+    """Paths to the numbers, strings and booleans of figures."""
     if isinstance(figures, (dict, list, tuple)):
         items = figures.items() if isinstance(figures, dict) else enumerate(figures)
         return [found for key, value in items for found in leaves(value, (*path, key))]
@@ -393,7 +393,7 @@ def leaves(figures, path=()):
 
 
 def changed(figures, paths, change):
-    """Figures with a change made at some paths."""
+    """A copy of the figures with a change at some paths."""
 
     def walk(held, path):
         if isinstance(held, dict):
@@ -405,7 +405,7 @@ def changed(figures, paths, change):
     return walk(figures, ())
 
 
-# A word that another kernel or another comparison would have in a record.
+# A string that is in the record of another kernel or comparison.
 OTHER_WORD = "differs, flash_fwd"
 FACTORS = (0.0, *(1.005**power for power in range(-9, 10)), *(1.04**power for power in range(-120, 121)))
 
@@ -422,7 +422,7 @@ def times_by(factor):
 
 
 def verdicts(one, figures):
-    """Verdicts that follow from changed figures: from one, from all of a name, and from all at once."""
+    """The verdicts after changes of the figures: of one, of all with the same name, and of all at once."""
     paths = leaves(figures)
     changes = [*({path} for path in paths), *({p for p in paths if p[0] == name} for name in figures)]
     found = set()
@@ -614,5 +614,5 @@ def test_the_time_of_a_case_holds_for_all_of_the_command(monkeypatch):
     monkeypatch.setattr(_counters, "add", lambda found, case, timeout: given.update(counters=timeout))
     done = command("case", "run", "reduction", "--json")
     assert done.exit_code == 0, done.output
-    # Five seconds went by before a row could start, and forty with the rows.
+    # Five seconds passed before the first row could start, and forty with the rows.
     assert given == {"rows": 55.0, "counters": 15.0}

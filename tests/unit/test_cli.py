@@ -34,7 +34,7 @@ TEXT = "# stands for a generated module\n"
 
 @pytest.fixture(scope="session")
 def declared(tmp_path_factory) -> Path:
-    """A manifest of everything that is declared, so that these tests do not depend on templates."""
+    """A manifest of all declared variants, so that these tests do not depend on templates."""
     root = tmp_path_factory.mktemp("generated")
     records = []
     for op in programs.names():
@@ -54,7 +54,7 @@ def declared(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def isolated(declared, tmp_path, monkeypatch):
-    """The declared set, an empty cache, no records of runs and no user settings."""
+    """The declared set, an empty cache, no recorded runs and no user settings."""
     for name in [name for name in os.environ if name.startswith("DSL_KERNELS_")]:
         monkeypatch.delenv(name)
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -79,7 +79,7 @@ def data(*args: str, code: int = 0) -> Any:
 
 
 def refused(*args: str) -> str:
-    """Output of a command that must end with a typed error."""
+    """The output of a command that must end with a typed error."""
     result = invoke(*args)
     assert result.exit_code == 2, result.output
     assert "error[" in result.stderr and "fix:" in result.stderr and "Traceback" not in result.output
@@ -91,7 +91,7 @@ def some_variant(op: str, arch: str = "sm_90a") -> variants.Variant:
 
 
 def compiled(variant: variants.Variant) -> Path:
-    """An artifact in the cache, as a compile would leave it, without compiling."""
+    """An artifact in the cache, as a compilation would leave it."""
     key = cache.key_of(variant)
     folder = (
         cache.cache_root()
@@ -203,15 +203,17 @@ def test_a_program_is_what_it_does_not_how_it_is_laid_out(other, same):
 
 
 def test_an_f_string_is_one_token_under_every_python() -> None:
-    """Python 3.12 and later give its parts: here one with another one inside, over two lines."""
+    """Python 3.12 and later tokenise its parts: here one f-string within another, over two lines."""
     lines = ['x = f"""a{\n', 'f\'{b!r}\'}c""" + y\n']
     parts = [
         ("NAME", "x", (1, 0), (1, 1)), ("OP", "=", (1, 2), (1, 3)), ("FSTRING_START", 'f"""', (1, 4), (1, 8)),
         ("FSTRING_MIDDLE", "a", (1, 8), (1, 9)), ("OP", "{", (1, 9), (1, 10)), ("NL", "\n", (1, 10), (1, 11)),
         ("FSTRING_START", "f'", (2, 0), (2, 2)), ("OP", "{", (2, 2), (2, 3)), ("NAME", "b", (2, 3), (2, 4)),
         ("OP", "!", (2, 4), (2, 5)), ("NAME", "r", (2, 5), (2, 6)), ("OP", "}", (2, 6), (2, 7)),
-        ("FSTRING_END", "'", (2, 7), (2, 8)), ("OP", "}", (2, 8), (2, 9)), ("FSTRING_MIDDLE", "c", (2, 9), (2, 10)),
-        ("FSTRING_END", '"""', (2, 10), (2, 13)), ("OP", "+", (2, 14), (2, 15)), ("NAME", "y", (2, 16), (2, 17)),
+        ("FSTRING_END", "'", (2, 7), (2, 8)), ("OP", "}", (2, 8), (2, 9)),
+        ("FSTRING_MIDDLE", "c", (2, 9), (2, 10)),
+        ("FSTRING_END", '"""', (2, 10), (2, 13)), ("OP", "+", (2, 14), (2, 15)),
+        ("NAME", "y", (2, 16), (2, 17)),
     ]  # fmt: skip
     whole = 'f"""a{\nf\'{b!r}\'}c"""'
     wanted = [("NAME", "x"), ("OP", "="), ("STRING", whole), ("OP", "+"), ("NAME", "y")]
@@ -364,7 +366,7 @@ def test_explain_takes_a_gpu_that_is_not_here(monkeypatch):
     assert (other["arch"], other["gpu"], other["sms"]) == ("sm_100a", "NVIDIA GB200", 148)
     assert other["note"] == "no row for NVIDIA GB200 on sm_100a: the rates of the B200"
     assert "note: no row for NVIDIA GB200" in invoke(*decode, "--gpu", "NVIDIA GB200").stdout
-    # The GPU of this machine counts with the SMs that its driver reports.
+    # The GPU of this machine is used with the SMs that its driver reports.
     monkeypatch.setattr("dsl_kernels.cli._machine.gpus", lambda: [gpu("sm_90a")])
     here = data(*decode)
     assert (here["gpu"], here["sms"]) == ("NVIDIA GPU", 100) and "for 100 SMs" in here["note"]
@@ -675,7 +677,7 @@ def gpu(arch: str | None) -> dict[str, Any]:
 def test_doctor_counts_what_this_machine_needs(
     present, bundled, compiled_status, compile_by_writing, tmp_path, monkeypatch
 ):
-    """With compiling switched off and, where there is one, a bundle of one architecture, as on a server."""
+    """As on a server: compiling is off and, in some cases, there is a bundle for one architecture."""
     monkeypatch.setattr("dsl_kernels.cli.machine.gpus", lambda: [gpu(arch) for arch in present])
     if bundled is not None:
         data("bundle", "write", str(tmp_path / "bundle"), "--arch", bundled)
@@ -710,12 +712,14 @@ def test_doctor_notes_a_gpu_without_a_row(monkeypatch):
 def test_doctor_says_whose_tuned_table_chooses(monkeypatch, tmp_path):
     found = [
         {"name": name, "capability": "9.0", "sms": sms, "arch": arch}
-        for name, sms, arch in (("NVIDIA H200", 132, "sm_90a"), ("NVIDIA H20", 78, "sm_90a"), ("NVIDIA B200", 148, "sm_100a"))
+        for name, sms,
+        arch in (("NVIDIA H200", 132, "sm_90a"), ("NVIDIA H20", 78, "sm_90a"),
+                 ("NVIDIA B200", 148, "sm_100a"))
     ]  # fmt: skip
     monkeypatch.setattr("dsl_kernels.cli.machine.gpus", lambda: found)
     monkeypatch.setattr(measured, "TUNED", Path(measured.__file__).parent / "tuned")
     rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
-    # Forms that no card has a table of are no fault of the doctor's.
+    # Forms for which no card has a table are not reported.
     tuned = {(entry["op"], entry["form"]) for entry in measured.tuned_table("NVIDIA H200")}
     every = {op: [*problems.get(op).forms] for op in problems.names()}
     split = [op for op in every if len({(op, form) in tuned for form in every[op]}) == 2]
@@ -739,12 +743,12 @@ def test_doctor_says_whose_tuned_table_chooses(monkeypatch, tmp_path):
     (damaged / "nvidia_h200.json").write_text("{")
     monkeypatch.setattr(measured, "TUNED", damaged)
     rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
-    # It breaks the card that it is of, and no other.
+    # A broken table is reported for its own card, and for no other.
     assert [rows[f"tuned table {i}"]["status"] for i in range(3)] == ["broken", "note", "note"]
 
 
 def test_a_backend_says_what_is_too_old_or_cannot_be_imported(monkeypatch):
-    """Metadata alone does not make a DSL usable; an old one is none to compile with."""
+    """Metadata alone does not make a DSL usable, and one that is too old cannot compile."""
     older = {"nvidia-cutlass-dsl": "4.7.1", "tilelang": "0.1.12"}
     monkeypatch.setattr(importlib.metadata, "version", older.__getitem__)
     for name in ("cutedsl", "tilelang"):
@@ -769,7 +773,8 @@ def test_doctor_asks_each_backend_what_it_lacks(monkeypatch):
     rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
     assert set(backends.names()) <= set(rows)
     assert rows[name] == {
-        "check": name, "status": "note", "found": f"some-dsl: not installed (for compiling {name} variants)", "fix": "install some-dsl",
+        "check": name, "status": "note", "found": f"some-dsl: not installed (for compiling {name} variants)",
+        "fix": "install some-dsl",
     }  # fmt: skip
     assert bench.environment()["versions"]["some-dsl"] is None
 
@@ -833,7 +838,8 @@ def test_the_process_exits_with_two_and_no_traceback(declared, tmp_path):
 
 
 def test_start_up_imports_neither_torch_nor_a_dsl():
-    code = "import sys, dsl_kernels.cli; sys.exit(len({'torch', 'tilelang', 'cutlass', 'jinja2', 'numpy'} & set(sys.modules)))"
+    heavy = "{'torch', 'tilelang', 'cutlass', 'jinja2', 'numpy'}"
+    code = f"import sys, dsl_kernels.cli; sys.exit(len({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -847,7 +853,7 @@ def test_ids_and_numbers_stay_whole_in_a_narrow_terminal(monkeypatch):
 
 @pytest.fixture
 def compile_by_writing(monkeypatch):
-    """Compiles by leaving an artifact in the cache, and tells what was compiled."""
+    """Compiles by leaving an artifact in the cache, and records what was compiled."""
     asked: list[str] = []
 
     def compile_all(modules, jobs=None):

@@ -1,4 +1,5 @@
-"""The clock: it walks every committed variant, sees what slows a kernel, and says what a GPU with other rates would do."""
+"""The clock: it walks every committed variant, sees what slows a kernel,
+and predicts GPUs with other rates."""
 
 from __future__ import annotations
 
@@ -20,17 +21,26 @@ from dsl_kernels.tile import text as t
 from dsl_kernels.verification.reach import attended_heads
 
 DIMS = {
-    "bf16": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512, "kpe_stride": 64},
+    "bf16": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512,
+             "kpe_stride": 64},
     "nope": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512},
     "fp8": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0},
     "nope8": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0},
-    "decode": {"b": 4, "next_n": 1, "heads": 0, "pages": 64, "max_pages": 64, "stride": 4096, "skip_below": 0},
+    "decode": {"b": 4, "next_n": 1, "heads": 0, "pages": 64, "max_pages": 64, "stride": 4096,
+               "skip_below": 0},
     "prefill": {"s": 256, "skv": 4096, "heads": 0, "stride": 4096, "skip_below": 0},
-    "decode_any": {"b": 4, "next_n": 1, "index_heads": 0, "index_dim": 128, "pages": 64, "page_bytes": 8448, "page_size": 64, "max_pages": 64, "rows": 4, "stride": 4096, "skip_below": 0},
-    "decode_blocks": {"b": 4, "next_n": 1, "index_heads": 0, "index_dim": 128, "pages": 64, "page_bytes": 8448, "page_size": 64, "block_size": 8, "sharing": 1, "mx": 0, "has_maxima": 0, "max_pages": 512, "lines": 4, "rows": 4, "stride": 4096, "skip_below": 0, "maxima_rows": 1, "maxima_columns": 1},
-    "prefill_any": {"s": 256, "skv": 4096, "index_heads": 0, "index_dim": 128, "stride": 4096, "skip_below": 0, "compressed": 0},
-    "v4": {"t": 16, "heads": 0, "topk": 128, "pages": 512, "extra_topk": 512, "extra_pages": 512, "page_bytes": 37376, "extra_page_bytes": 37376},
-    "v41": {"t": 16, "heads": 0, "topk": 128, "pages": 512, "extra_topk": 512, "extra_pages": 512, "page_bytes": 33792, "extra_page_bytes": 33792},
+    "decode_any": {"b": 4, "next_n": 1, "index_heads": 0, "index_dim": 128, "pages": 64, "page_bytes": 8448,
+                   "page_size": 64, "max_pages": 64, "rows": 4, "stride": 4096, "skip_below": 0},
+    "decode_blocks": {"b": 4, "next_n": 1, "index_heads": 0, "index_dim": 128, "pages": 64,
+                      "page_bytes": 8448, "page_size": 64, "block_size": 8, "sharing": 1, "mx": 0,
+                      "has_maxima": 0, "max_pages": 512, "lines": 4, "rows": 4, "stride": 4096,
+                      "skip_below": 0, "maxima_rows": 1, "maxima_columns": 1},
+    "prefill_any": {"s": 256, "skv": 4096, "index_heads": 0, "index_dim": 128, "stride": 4096,
+                    "skip_below": 0, "compressed": 0},
+    "v4": {"t": 16, "heads": 0, "topk": 128, "pages": 512, "extra_topk": 512, "extra_pages": 512,
+           "page_bytes": 37376, "extra_page_bytes": 37376},
+    "v41": {"t": 16, "heads": 0, "topk": 128, "pages": 512, "extra_topk": 512, "extra_pages": 512,
+            "page_bytes": 33792, "extra_page_bytes": 33792},
     "gqa": {"b": 1, "sq": 1024, "skv": 1024, "heads": 16, "kv_heads": 4, "dim": 0, "causal": 0},
 }  # fmt: skip
 H128 = "sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_cp_async"
@@ -55,7 +65,7 @@ def call_of(variant: variants.Variant, gpu: str = "", **sizes: int) -> registry.
 def sm_of(
     variant: variants.Variant, call: registry.Call, change=lambda kernel: kernel, given=None
 ) -> sm.Prediction:
-    """A prediction of a kernel that was changed."""
+    """The prediction for a kernel after a change."""
     kernel, counted = clock._read(call.op, call.arch, tuple(sorted(variant.knobs.items())), variant.backend)
     dims = {
         **registry.assumed(call, registry.deciding(call)),
@@ -109,7 +119,7 @@ def stages(kernel: sm.Kernel, pipeline: str, count: int) -> sm.Kernel:
 
 
 def test_a_ring_without_room_for_what_is_on_its_way_shows():
-    """Eight units are the two tiles that products hold: the producer stands still until one is let go."""
+    """Eight units are the two tiles that products read: the producer stalls until one of them is released."""
     variant = variants.get(H128)
     call = call_of(variant, t=64, topk=2048)
     short = sm_of(variant, call, lambda kernel: stages(kernel, "kv", 8))
@@ -127,7 +137,7 @@ def test_an_election_for_each_gathered_row_shows():
 
 
 def test_rows_by_number_come_four_of_a_panel_at_a_time():
-    """Of 64 rows of 576 bf16 that are 144 copies: nine panels of 128 bytes, four rows each."""
+    """64 rows of 576 bf16 take 144 copies: nine panels of 128 bytes, four rows each."""
     variant = variants.get("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4")
     walked = clock.sm_of(call_of(variant, t=64, topk=256), variant)
     walked.walk()
@@ -137,7 +147,7 @@ def test_rows_by_number_come_four_of_a_panel_at_a_time():
 
 
 def test_a_copy_takes_what_its_dsl_makes_of_it(monkeypatch):
-    """Not on Hopper, whose figures are of both DSLs."""
+    """Except on Hopper, where both DSLs have the same figures."""
     gather = variants.get("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4")
     known = clock.predict(call_of(gather, t=64, topk=2048), gather)
     monkeypatch.setitem(sm.COPIES, "cutedsl", {"Rows": 3.0})
@@ -157,7 +167,7 @@ def test_a_single_buffer_of_keys_shows():
 
 
 def test_one_scoring_group_against_four_shows(monkeypatch):
-    """Of eight queries the scores of one tile are weighed longer than its keys take to come."""
+    """With eight queries, weighing the scores of a tile takes longer than loading its keys."""
     variant = variants.get("lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0")
     call = call_of(variant, b=64, next_n=8, max_pages=512, stride=32768, pages=64 * 512)
     committed, dealt = clock.predict(call, variant), decode.blackwell_groups
@@ -177,7 +187,8 @@ def test_a_single_accumulator_of_scores_shows():
 
 
 def test_a_single_p_shows_where_hand_overs_are_slow():
-    """With hand-overs of 44 clocks the second P of sparse attention hides nothing; with 300 and quick rows it does."""
+    """With hand-overs of 44 clocks the second P of sparse attention hides nothing;
+    with 300 and fast rows it does."""
     variant = variants.get("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4")
     call = call_of(variant, t=256, topk=2048)
     known = rates.rates_of(call.row)
@@ -194,8 +205,8 @@ def test_a_single_p_shows_where_hand_overs_are_slow():
 
 
 def test_what_a_cta_does_after_its_last_tile_is_in_its_time(monkeypatch):
-    """Of 128 units of attention the walk goes on to the end: nothing covers the epilogue of a CTA that has no successor in its
-    place."""
+    """Of 128 units of attention the walk simulates all:
+    no other CTA hides the epilogue of one without a successor."""
     variant = variants.get(H128)
     call = call_of(variant, t=4096, topk=2048, n=32768)
     whole = clock.predict(call, variant)
@@ -204,7 +215,8 @@ def test_what_a_cta_does_after_its_last_tile_is_in_its_time(monkeypatch):
 
 
 def test_a_cta_that_goes_on_is_paced_by_whole_queries():
-    """What it does between two queries counts once a query, though a query has twice the uses that are walked of other CTAs."""
+    """Its work between two queries is counted once per query,
+    though a query has twice the uses walked elsewhere."""
     variant = variants.get(H16)
     found = clock.sm_of(call_of(variant, t=4096, topk=2048, n=32768), variant)
     taken, acquired = found.walk().clocks, found._first.acquired
@@ -245,7 +257,8 @@ def test_less_bandwidth_takes_longer_where_memory_paces():
 
 
 def test_rows_that_the_l2_holds_come_from_memory_once():
-    """1024 queries over 32,768 rows of 1,152 bytes fetch each row 64 times: an H100 took 383 us, and memory would take 700."""
+    """1024 queries over 32,768 rows of 1,152 bytes fetch each row 64 times: an H100 took 383 us,
+    DRAM would take 700."""
     variant = variants.get("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl1")
 
     def us(rows: int) -> float:
@@ -253,7 +266,7 @@ def test_rows_that_the_l2_holds_come_from_memory_once():
 
     few, many, unsaid = us(32768), us(1 << 18), us(1)
     assert 350 < few < 450 < many < unsaid
-    # The rows of one query are nobody else's.
+    # The rows of a single query are not shared.
     call = call_of(variant, "H100", t=1, topk=2048, n=1 << 18)
     apart = dataclasses.replace(call, dims={**call.dims, "n": 1})
     assert clock.predict(call, variant).us == clock.predict(apart, variant).us
@@ -275,7 +288,8 @@ def test_the_bounds_enclose_a_prediction():
 
 
 def test_a_leaf_is_counted_as_its_first_thread_goes_through_it():
-    """Of 80 keys a thread has 20 scores of each of two rows: as many exponentials, and one factor a row."""
+    """With 80 keys a thread has 20 scores of each of two rows: as many exponentials,
+    and one factor per row."""
     variant = variants.get("gqa_forward__cutedsl_sm90a__bf16_d128_n80_st2_o0_c2_w3_z2")
     kernel, _ = clock._read(variant.op, variant.arch, tuple(sorted(variant.knobs.items())), variant.backend)
     calls = [s for body in kernel.text.roles.values() for s in t.walk(body) if isinstance(s, t.Call)]
@@ -304,12 +318,12 @@ def kept(variant: variants.Variant, call: registry.Call) -> sm.Sm:
 
 
 def test_the_critical_path_goes_from_the_end_to_the_begin():
-    """Where memory paces, nearly all of it is in what the role that loads has asked for."""
+    """If memory is the bottleneck, nearly all of the path is in copies that the loading role has issued."""
     variant = variants.get(DECODE)
     path = critical(kept(variant, call_of(variant, b=64, max_pages=512, stride=32768, pages=64 * 512)))
     assert sum(path.values()) == pytest.approx(1) and min(path.values()) >= 0
     assert next(iter(path)) == ("load", "copies") and path["load", "copies"] > 0.8
-    # Products pace attention of many queries by many keys, whoever of the consumers issues them.
+    # Attention of many queries by many keys is limited by products, whichever consumer issues them.
     variant = variants.get("gqa_forward__cutedsl_sm90a__bf16_d128_n80_st2_o0_c2_w3_z2")
     path = critical(kept(variant, call_of(variant, "H100", sq=4096, skv=4096)))
     assert sum(share for step, share in path.items() if step.unit == "tensor cores") > 0.5
@@ -330,7 +344,7 @@ def test_later_ctas_are_on_the_path_of_a_launch_of_several_rounds():
 
 
 def test_a_rate_that_turns_a_choice_is_named_with_what_measures_it(monkeypatch):
-    """The pair of CTAs wins, unless the copy engine's latency were far longer: then the copies of threads do."""
+    """The pair of CTAs wins, unless the copy engine's latency is far longer: then copies by threads do."""
     plain, pair = variants.get(H128), variants.get(PAIR)
     call = call_of(plain, t=64, topk=2048)
     assert interval.doubts(call, [plain, pair]) == []
@@ -344,7 +358,7 @@ def test_a_rate_that_turns_a_choice_is_named_with_what_measures_it(monkeypatch):
         app, ["explain", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
     )
     text = " ".join(said.output.split())
-    assert "The choice hangs on bulk_latency" in text and "--only '^fetch_bulk_1k_l2$'" in text
+    assert "The choice depends on bulk_latency" in text and "--only '^fetch_bulk_1k_l2$'" in text
 
 
 def test_the_interval_of_a_prediction_encloses_it():
@@ -354,7 +368,7 @@ def test_the_interval_of_a_prediction_encloses_it():
 
 
 def test_what_decides_on_blackwell_has_an_item():
-    """Rates of tcgen05 are published by others alone; each that may turn a choice has its micro-benchmark."""
+    """All rates of tcgen05 are published by others; each that may change a choice needs a micro-benchmark."""
     for title, rate in rates.sources(GPUS["B200"]).items():
         wide = None not in (rate.best, rate.worst) and rate.best != rate.worst
         assert (
@@ -365,7 +379,7 @@ def test_what_decides_on_blackwell_has_an_item():
 
 
 def test_a_product_of_64_rows_takes_what_the_rate_says():
-    """Attention of 64 heads has its products on 64 rows, GQA on 128."""
+    """The products of attention with 64 heads have 64 rows, those of GQA 128."""
     for name, sizes, felt in (
         ("sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_cp_async", {"t": 64, "topk": 2048}, True),
         (
@@ -412,7 +426,8 @@ def test_explain_says_what_the_clock_makes_of_a_choice_that_nothing_measured_dec
 
 
 def test_what_loads_fill_is_waited_for_where_it_is_read() -> None:
-    """Registers by their number: of a token of 44 words a unit has eight, and the last four are scales."""
+    """Registers are tracked one by one: of a token's 44 words a unit holds eight,
+    and the last four are scales."""
     variant = variants.get("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async")
     kernel, _ = clock._read(variant.op, variant.arch, tuple(sorted(variant.knobs.items())), variant.backend)
     calls: dict[str, t.Call] = {}

@@ -32,7 +32,9 @@ def script() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("%r2", "%r9"), ("$L__BB0_2", "$L__BB7_1"), ("kernel__a", "other__b"), ("// thread", ""), (".loc 1 5 0", "")]
+    ("old", "new"),
+    [("%r2", "%r9"), ("$L__BB0_2", "$L__BB7_1"), ("kernel__a", "other__b"), ("// thread", ""),
+     (".loc 1 5 0", "")]
 )  # fmt: skip
 def test_names_lines_and_comments_do_not_count(script: Any, old: str, new: str) -> None:
     assert script.without_names(PTX) == script.without_names(PTX.replace(old, new))

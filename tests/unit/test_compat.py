@@ -1,4 +1,5 @@
-"""Functions of other libraries over our ops: what they serve is right, and what they do not is refused by name."""
+"""Other libraries' functions over our ops: served calls are right,
+others are refused with the argument's name."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ B, S_Q, HEADS, TOPK, PAGE = 3, 2, 16, 130, 61
 
 
 def decode() -> dict:
-    """A call of `flash_mla_with_kvcache`, and the same as inputs of the problem: pages of 61 tokens, one row between them."""
+    """A call of `flash_mla_with_kvcache`, and the problem's inputs for it: pages of 61 tokens,
+    one row apart."""
     generator = torch.Generator().manual_seed(7)
     normal = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
     q = normal(B, S_Q, HEADS + 1, 600).bfloat16()[:, :, :HEADS, :576]
@@ -31,15 +33,18 @@ def decode() -> dict:
     ids = torch.randint(0, 4 * PAGE, (B, S_Q, TOPK), generator=generator, dtype=torch.int32)
     ids[:, :, ::7], ids[1, 0] = -1, -1
     return {
-        "q": q, "k_cache": cache, "indices": ids, "attn_sink": normal(HEADS), "topk_length": torch.tensor([TOPK, 70, 0], dtype=torch.int32)
+        "q": q, "k_cache": cache, "indices": ids, "attn_sink": normal(HEADS),
+        "topk_length": torch.tensor([TOPK, 70, 0], dtype=torch.int32)
     }  # fmt: skip
 
 
 def given_to_the_problem(call: dict, rows: torch.Tensor, scale: float) -> dict:
     q = call["q"].reshape(B * S_Q, HEADS, 576)
     return {
-        "q_nope": q[..., :512], "q_pe": q[..., 512:], "kv_cache": rows, "indices": call["indices"].view(B * S_Q, TOPK),
-        "attn_sink": call["attn_sink"], "topk_length": call["topk_length"].repeat_interleave(S_Q), "has_lengths": 1,
+        "q_nope": q[..., :512], "q_pe": q[..., 512:], "kv_cache": rows,
+        "indices": call["indices"].view(B * S_Q, TOPK),
+        "attn_sink": call["attn_sink"], "topk_length": call["topk_length"].repeat_interleave(S_Q),
+        "has_lengths": 1,
         "sm_scale": scale, "lse_scale": math.log(2), "empty_lse": math.inf,
     }  # fmt: skip
 
@@ -48,7 +53,8 @@ def test_flash_mla_decode() -> None:
     call, problem = decode(), problems.get("sparse_mla")
     metadata, none = flash_mla.get_mla_metadata()
     out, lse = flash_mla.flash_mla_with_kvcache(
-        call["q"], call["k_cache"].view(torch.float8_e4m3fn), None, None, 512, metadata, none, 0.07, False, True,
+        call["q"], call["k_cache"].view(torch.float8_e4m3fn), None, None, 512, metadata, none, 0.07, False,
+        True,
         call["indices"], call["attn_sink"], topk_length=call["topk_length"], executor="interpreter",
     )  # fmt: skip
     assert out.shape == (B, S_Q, HEADS, 512) and lse.shape == (B, HEADS, S_Q)
@@ -60,7 +66,7 @@ def test_flash_mla_decode() -> None:
 
 
 def v4_pages(count: int, page: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A cache of DeepSeek-V4 and its rows by id, taken from the bytes that FlashMLA's MODEL1 says."""
+    """A cache of DeepSeek-V4 and its rows by id, taken from the bytes as FlashMLA's MODEL1 lays them out."""
     cache = pack_v4_pages(
         torch.randn(count, page, 512, generator=torch.Generator().manual_seed(seed)).bfloat16()
     )
@@ -131,12 +137,14 @@ def test_flash_mla_prefill() -> None:
     again = flash_mla.flash_mla_sparse_fwd(q, kv, ids, 0.07, max_logits=False, executor="interpreter")
     assert again[1] is None and torch.equal(again[0], out) and torch.equal(again[2], lse)
     inputs = {
-        "q_nope": q[..., :512], "q_pe": q[..., 512:], "ckv": kv[:, 0, :512], "kpe": kv[:, 0, 512:], "indices": ids[:, 0],
-        "attn_sink": torch.full((HEADS,), -math.inf), "sm_scale": 0.07, "lse_scale": math.log(2), "empty_lse": math.inf,
+        "q_nope": q[..., :512], "q_pe": q[..., 512:], "ckv": kv[:, 0, :512], "kpe": kv[:, 0, 512:],
+        "indices": ids[:, 0],
+        "attn_sink": torch.full((HEADS,), -math.inf), "sm_scale": 0.07, "lse_scale": math.log(2),
+        "empty_lse": math.inf,
     }  # fmt: skip
     result = problem.compare("bf16", inputs, {"out": out, "lse": lse}, problem.reference("bf16", inputs))
     assert result.ok, result.failures
-    # DeepSeek-V4's rows: all of their dims are key and value.
+    # DeepSeek-V4's rows: all of their dims are both key and value.
     rows = {"q_rows": q[..., :512], "ckv": kv[:, 0, :512]}
     out, _, lse = flash_mla.flash_mla_sparse_fwd(
         rows["q_rows"], kv[..., :512], ids, 0.07, executor="interpreter"
@@ -162,14 +170,15 @@ def test_flash_mla_prefill() -> None:
 def test_flash_mla_refuses(change: dict, message: str) -> None:
     call = {
         **decode(), "block_table": None, "cache_seqlens": None, "head_dim_v": 512,
-        "tile_scheduler_metadata": flash_mla.FlashMLASchedMeta(), "is_fp8_kvcache": True, "executor": "interpreter",
+        "tile_scheduler_metadata": flash_mla.FlashMLASchedMeta(), "is_fp8_kvcache": True,
+        "executor": "interpreter",
     }  # fmt: skip
     with pytest.raises(InvalidArgumentError, match=message):
         flash_mla.flash_mla_with_kvcache(**{**call, **change})
 
 
 def scored(form: str, name: str) -> tuple[dict, dict]:
-    """Inputs of a workload of scoring, and what the problem's reference scores, NaN where there is nothing."""
+    """Inputs of a scoring workload, and the problem's reference, with NaN where there is no score."""
     problem = problems.get("lightning_indexer")
     workload = next(w for w in problem.workloads if w.name == name)
     inputs = problem.make(workload, torch.Generator().manual_seed(3))
@@ -199,7 +208,7 @@ def test_deep_gemm_decode(clean: bool) -> None:
 
 
 def test_deep_gemm_decode_of_rows_of_one_sequence() -> None:
-    """Several rows of a sequence as a batch of their own, as DeepGEMM takes them with `indices`."""
+    """Several rows of a sequence as batch entries of their own, as DeepGEMM takes them with `indices`."""
     inputs, expected = scored("decode", "decode_mtp3")
     b, next_n, heads, dim = inputs["q"].shape
     logits = deep_gemm.fp8_fp4_paged_mqa_logits(
@@ -216,7 +225,8 @@ def test_deep_gemm_prefill(clean: bool) -> None:
     inputs, expected = scored("prefill", "prefill_ragged")
     s, skv = inputs["q"].shape[0], inputs["k"].shape[0]
     logits = deep_gemm.fp8_mqa_logits(
-        inputs["q"], (inputs["k"], inputs["k_scales"]), inputs["weights"], inputs["k_start"], inputs["k_end"], clean,
+        inputs["q"], (inputs["k"], inputs["k_scales"]), inputs["weights"], inputs["k_start"], inputs["k_end"],
+        clean,
         executor="interpreter",
     )  # fmt: skip
     assert logits.shape == (s, skv) and logits.stride(0) * 4 % 1024 == 0
@@ -236,7 +246,8 @@ def test_deep_gemm_decode_of_any_page_dims_and_heads(name: str, kind: str) -> No
     b, next_n, _, dim = inputs["q"].shape
     page, columns = inputs["page_size"], 720
     logits = deep_gemm.fp8_fp4_paged_mqa_logits(
-        (inputs["q"], None), inputs["k_cache"].view(-1, page, 1, dim + 4), inputs["weights"], inputs["seq_lens"],
+        (inputs["q"], None), inputs["k_cache"].view(-1, page, 1, dim + 4), inputs["weights"],
+        inputs["seq_lens"],
         inputs["block_table"], None, columns, True, SCORES[kind], executor="interpreter",
     )  # fmt: skip
     assert logits.dtype == SCORES[kind] and logits.shape == (b * next_n, columns)
@@ -253,11 +264,12 @@ def test_deep_gemm_prefill_of_any_dims_and_compressed(name: str, clean: bool, ki
     s, skv = inputs["q"].shape[0], inputs["k"].shape[0]
     widest = int((inputs["k_end"] - inputs["k_start"]).max()) if inputs["compressed"] else 0
     logits = deep_gemm.fp8_fp4_mqa_logits(
-        (inputs["q"], None), (inputs["k"], inputs["k_scales"]), inputs["weights"], inputs["k_start"], inputs["k_end"],
+        (inputs["q"], None), (inputs["k"], inputs["k_scales"]), inputs["weights"], inputs["k_start"],
+        inputs["k_end"],
         clean, widest, SCORES[kind], executor="interpreter",
     )  # fmt: skip
     assert logits.dtype == SCORES[kind] and logits.shape == (s, widest or skv)
-    # The reference is as wide as all keys.
+    # The reference has a column for every key.
     wanted = {"logits": expected["logits"][:, : widest or skv]}
     assert wanted["logits"].isfinite().sum() == expected["logits"].isfinite().sum()
     require_scores(f"prefill_{kind}", inputs, wanted, logits)
@@ -277,7 +289,8 @@ def test_deep_gemm_takes_weights_in_bf16() -> None:
 
 
 PAGED = {
-    "q": (torch.zeros(1, 1, 64, 128).to(torch.float8_e4m3fn), None), "kv_cache": torch.zeros(2, 64, 1, 132, dtype=torch.uint8),
+    "q": (torch.zeros(1, 1, 64, 128).to(torch.float8_e4m3fn), None),
+    "kv_cache": torch.zeros(2, 64, 1, 132, dtype=torch.uint8),
     "weights": torch.zeros(1, 64), "context_lens": torch.ones(1, 1, dtype=torch.int32),
     "block_table": torch.zeros(1, 1, dtype=torch.int32), "schedule_meta": None, "max_context_len": 64,
 }  # fmt: skip
@@ -325,13 +338,13 @@ K = 40
 
 
 def rows() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Scores with ties in a wider tensor, and the first column and the length of each row."""
+    """Scores with ties in a wider tensor, and the first column and length of each row."""
     scores = (torch.randn(6, 331, generator=torch.Generator().manual_seed(5)) * 4).round()[:, :300]
     return scores, torch.tensor([0, 3, 250, 7, 0, 9]).int(), torch.tensor([300, 290, 20, 0, 39, 41]).int()
 
 
 def largest(scores: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, k: int = K) -> list[list[int]]:
-    """Ascending positions of the largest scores of each row, the lower first of equal ones."""
+    """Ascending positions of the largest scores of each row, of equal scores the lower ones."""
     found = []
     for row, start, n in zip(scores, starts.tolist(), lengths.tolist(), strict=True):
         best = sorted(range(n), key=lambda j: (-row[start + j].item(), j))[:k]
@@ -382,7 +395,8 @@ def test_vllm_workspace_kernels() -> None:
 def test_vllm_refuses(change: dict, message: str) -> None:
     scores, starts, lengths = rows()
     call = {
-        "logits": scores, "rowStarts": starts, "rowEnds": lengths, "indices": torch.empty(6, K, dtype=torch.int32),
+        "logits": scores, "rowStarts": starts, "rowEnds": lengths,
+        "indices": torch.empty(6, K, dtype=torch.int32),
         "numRows": 6, "stride0": 331, "stride1": 1, "topK": K,
     }  # fmt: skip
     with pytest.raises((ArgumentTypeError, InvalidArgumentError), match=message):

@@ -32,7 +32,7 @@ def drawn(n: int, ratio: int, parts: int, dim: int, seed: int = 3) -> dict[str, 
 
 
 def one_row(given: dict[str, torch.Tensor], ratio: int, parts: int, p: int, rope_dim: int) -> list[float]:
-    """The row that ends with position `p`, number by number as the contract says it."""
+    """The row that ends at position `p`, computed number by number as the contract says."""
     kv, scores, ape, weight = (given[name].double().tolist() for name in ("kv", "scores", "ape", "weight"))
     dim = len(weight)
     row = []
@@ -90,12 +90,12 @@ def test_float32_is_close_to_float64() -> None:
 
 
 def test_rows_are_stored_where_attention_and_the_indexer_read_them() -> None:
-    """Page by the block table of the sequence; what other rows hold stays."""
+    """Pages follow the sequence's block table; other rows keep their content."""
     table = torch.tensor([5, 0, 3], dtype=torch.int32)
     given = drawn(90 * 4, 4, 2, 512)
     found = v4.compress(**given, ratio=4)
     part = compressor.Compressed(found.rows[37:], 37)
-    # 32 rows a page, which lie apart by what attention asks for.
+    # 32 rows per page, with the page stride that attention requires.
     flat = torch.full((6, 33 * 576), 7, dtype=torch.uint8)
     cache = flat.as_strided((6, 32, 1, 584), (33 * 576, 584, 584, 1))
     compressor.store(part, cache, table)
@@ -149,7 +149,7 @@ def test_a_cache_that_does_not_hold_the_rows_is_refused() -> None:
 
 
 def cache_of(pages: int, page: int, each: int) -> torch.Tensor:
-    """Pages that lie apart, with something in every byte."""
+    """Pages with gaps between them, and a pattern in every byte."""
     stride = -(-page * each // 576) * 576
     flat = torch.full((pages, stride), 0x55, dtype=torch.uint8)
     return flat.as_strided((pages, page, 1, each), (stride, each, each, 1))
@@ -167,7 +167,8 @@ def kernel_call(ratio: int, parts: int, dim: int, page: int, rows: int = 6) -> d
     return {
         **given,
         "windows": (ends - parts * ratio + torch.arange(parts * ratio)).clamp(min=-1).int(),
-        "positions": number * ratio, "cos_sin": torch.cat((turns.cos(), turns.sin()), dim=1).float(), "row_slots": slots,
+        "positions": number * ratio, "cos_sin": torch.cat((turns.cos(), turns.sin()), dim=1).float(),
+        "row_slots": slots,
         "cache": cache_of(len(table), page, {512: 584, 128: 132}[dim]), "table": table,
     }  # fmt: skip
 
@@ -179,7 +180,7 @@ def test_the_kernel_writes_the_bytes_that_store_does(
 ) -> None:
     call = kernel_call(ratio, parts, dim, page)
     table, cache = call.pop("table"), call["cache"]
-    # As an engine's state has them, scores after values.
+    # An engine's state stores scores after values.
     state = torch.cat((call["kv"], call["scores"]), dim=1)
     call["kv"], call["scores"] = state.chunk(2, dim=1)
     v4.compress_rows(**call, executor="interpreter", arch=arch)
@@ -260,7 +261,7 @@ def test_the_benchmark_compares_the_kernel_and_torch_with_the_reference(
     assert len(table) == 2 + 6 and table[2].startswith("| 512 | 4 | 1 | 3.00 |")
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert {(row["dim"], row["ratio"]) for row in rows} == {(512, 4), (512, 128), (128, 4)}
-    # Torch is compared, too.
+    # The check must also catch a wrong result of torch.
     right = module.in_torch
     monkeypatch.setattr(module, "in_torch", lambda *args: right(*args[:2], -args[2], *args[3:]))
     assert module.main() == 0

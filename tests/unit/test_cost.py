@@ -1,4 +1,5 @@
-"""The cost model: its counts are what the bodies do, its ranking is numbers alone, fast, and separates variants."""
+"""The cost model: its counts match what the bodies do; its ranking is pure arithmetic, fast,
+and separates variants."""
 
 from __future__ import annotations
 
@@ -37,9 +38,9 @@ def fresh():
 
 
 class CountingExecutor(Executor):
-    """Walks the text of one role of one CTA, taking every wait as over, and counts products and uses of pipelines.
+    """Walks the text of one role of one CTA as if no wait blocked, counting products and uses of pipelines.
 
-    Leaves that set nothing are passed over: no body asks for what they do.
+    Leaves without results are skipped, as no body depends on them.
     """
 
     def walk(self, text) -> None:
@@ -47,13 +48,13 @@ class CountingExecutor(Executor):
             pass
 
     def do_call(self, call):
-        # One CTA is walked: what a leaf would read of its peers stays as it was.
+        # Only one CTA is walked, so values that a leaf would read from its peers keep their initial state.
         asks_peers = call.leaf.text is not None and "Peers[" in str(inspect.signature(call.leaf.text))
         if call.leaf.results and not asks_peers:
             super().do_call(call)
 
     def do_repeat(self, statement):
-        """While the condition holds; once, where data that nobody computes here decide."""
+        """Repeat while the condition holds; once, if it depends on data that is not computed here."""
         names = sorted(text_module.names_of(text_module.values(statement)))
         if not names:
             yield from self._execute(statement.body)
@@ -99,7 +100,7 @@ class CountingRun(Run):
         self.uses: dict[str, int] = defaultdict(int)
 
     def counts(self) -> tuple[dict[str, float], int]:
-        """FLOPs by dtype, and uses of the pipeline with the most."""
+        """FLOPs by dtype, and the number of uses of the pipeline that is used most."""
         cta = Cta(self.schedule, tuple(0 for _ in self.grid))
         for role in self.schedule.roles:
             for replica in range(role.replicas):
@@ -121,10 +122,11 @@ def counted(program, knobs, arch, form, dims) -> tuple[dict[str, float], int]:
         if spec.name in ("seq_lens", "k_end", "row_ends"):
             row = row + dims.get("max_len", dims.get("skv", 0))
         operand = row.view(spec.torch_dtype).expand(shape)
-        # What the texts of leaves read, they read by the number of an element; the rest is never looked at, and may be large.
+        # Texts of leaves index int32 operands element by element; the others are never read, and may be
+        # large.
         operands[spec.name] = operand.contiguous() if spec.dtype == "int32" else operand
         if spec.name == "logits":
-            # Zeros that nobody touches take no memory.
+            # Zeros that are never written take no physical memory.
             operands[spec.name] = torch.zeros(shape, dtype=spec.torch_dtype)
     return CountingRun(program, knobs, arch, operands, dims).counts()
 
@@ -134,28 +136,47 @@ def scored(call: registry.Call) -> registry.Call:
     return dataclasses.replace(call, dims={**call.dims, "skip_below": 0})
 
 
-# Small enough to run the bodies in full: ragged last blocks and tiles, several tiles and sequences a CTA, one and
-# several products, rows that selection takes whole, more splits than one cluster.
+# Small enough to run the bodies in full, yet with ragged last blocks and tiles, several tiles and sequences
+# per CTA, one and several products, rows that selection takes whole, and more splits than one cluster holds.
 CASES = [
-    *(decode(b, n, p, h, a) for (b, n, p), h, a in product(((1, 1, 64), (512, 1, 5), (3, 8, 700)), (32, 64), ARCHS)),
-    *(scored(decode(b, n, p, h, a)) for (b, n, p), h, a in product(((512, 1, 5), (300, 3, 6), (2000, 2, 3)), (32, 64), ARCHS)),
-    *(prefill(s, skv, h, a) for (s, skv), h, a in product(((1, 60), (130, 1000), (1203, 1000)), (32, 64), ARCHS)),
-    *(topk(r, s, k, arch=a) for (r, s, k), a in product(((1, 320, 64), (4, 2048, 2048), (3, 4096, 512), (2, 40000, 2048), (1, 131072, 2048)), ARCHS)),
-    *(mla(t, h, topk=k, form=f, arch=a) for (t, k), h, f, a in product(((1, 2048), (40, 192), (500, 128)), (8, 16, 32, 64, 128), ("bf16", "fp8"), ARCHS)),
-    *(resample(b, n, m, d, a) for (b, n, m, d), a in product(((1, 2, 5, 8), (2, 300, 131, 5), (3, 20000, 70, 16)), ARCHS)),
-    *(registry.Call("merge_entries", "default", a, {"ranks": r, "planes": p, "rows": n, "k": k, "columns": r * k}) for r, p, (n, k), a in product((1, 2, 5), (2, 3), ((1, 64), (3, 300)), ARCHS)),
-    *(registry.Call("window_ids", "default", a, {"b": b, "next_n": n, "rows": b * n, "max_pages": 4, "page_size": 64, "window": w}) for b, n, w, a in product((1, 40), (1, 3), (1, 128, 300), ARCHS)),
-    *(compress(n, d, r, p * d, a) for n, (d, r, p), a in product((1, 3, 40), ((512, 4, 2), (128, 4, 2), (512, 128, 1), (128, 1, 1)), ARCHS)),
-    *(registry.Call("merge_outputs", "default", a, {"ranks": r, "rows": n, "heads": h}) for r, (n, h), a in product((1, 2, 5), ((1, 5), (2, 8), (3, 1), (4, 128)), ARCHS)),
+    *(decode(b, n, p, h, a) for (b, n, p), h,
+      a in product(((1, 1, 64), (512, 1, 5), (3, 8, 700)), (32, 64), ARCHS)),
+    *(scored(decode(b, n, p, h, a)) for (b, n, p), h,
+      a in product(((512, 1, 5), (300, 3, 6), (2000, 2, 3)), (32, 64), ARCHS)),
+    *(prefill(s, skv, h, a) for (s, skv), h,
+      a in product(((1, 60), (130, 1000), (1203, 1000)), (32, 64), ARCHS)),
+    *(topk(r, s, k, arch=a) for (r, s, k),
+      a in product(((1, 320, 64), (4, 2048, 2048), (3, 4096, 512), (2, 40000, 2048), (1, 131072, 2048)),
+                   ARCHS)),
+    *(mla(t, h, topk=k, form=f, arch=a) for (t, k), h, f,
+      a in product(((1, 2048), (40, 192), (500, 128)), (8, 16, 32, 64, 128), ("bf16", "fp8"), ARCHS)),
+    *(resample(b, n, m, d, a) for (b, n, m, d),
+      a in product(((1, 2, 5, 8), (2, 300, 131, 5), (3, 20000, 70, 16)), ARCHS)),
+    *(registry.Call("merge_entries", "default", a,
+                    {"ranks": r, "planes": p, "rows": n, "k": k, "columns": r * k}) for r, p, (n, k),
+                    a in product((1, 2, 5), (2, 3), ((1, 64), (3, 300)), ARCHS)),
+    *(registry.Call("merge_entries", "peers", a,
+                    {"ranks": r, "planes": p, "rows": n, "k": k, "columns": r * k}) for r, p, (n, k),
+                    a in product((1, 5), (2, 3), ((1, 64), (3, 300)), ARCHS)),
+    *(registry.Call("merge_outputs", "peers", a, {"ranks": r, "rows": n, "heads": h}) for r, (n, h),
+      a in product((1, 5), ((2, 8), (3, 1)), ARCHS)),
+    *(registry.Call("window_ids", "default", a,
+                    {"b": b, "next_n": n, "rows": b * n, "max_pages": 4, "page_size": 64, "window": w}) for b,
+                    n, w, a in product((1, 40), (1, 3), (1, 128, 300), ARCHS)),
+    *(compress(n, d, r, p * d, a) for n, (d, r, p),
+      a in product((1, 3, 40), ((512, 4, 2), (128, 4, 2), (512, 128, 1), (128, 1, 1)), ARCHS)),
+    *(registry.Call("merge_outputs", "default", a, {"ranks": r, "rows": n, "heads": h}) for r, (n, h),
+      a in product((1, 2, 5), ((1, 5), (2, 8), (3, 1), (4, 128)), ARCHS)),
     *(
         gqa(b, sq, skv, 8, 4, dim, causal, form, a)
-        for (b, sq, skv), dim, causal, form, a in product(((1, 1, 129), (2, 700, 700), (40, 300, 513)), (128, 64), (0, 1), ("fp16", "bf16"), ARCHS)
+        for (b, sq, skv), dim, causal, form,
+        a in product(((1, 1, 129), (2, 700, 700), (40, 300, 513)), (128, 64), (0, 1), ("fp16", "bf16"), ARCHS)
     ),
 ]  # fmt: skip
 
 
 def small_calls(op: str) -> list[registry.Call]:
-    """The cases of an operation; of one that has none here the small workloads of its problem."""
+    """The cases of an operation, or the small workloads of its problem if it has none here."""
     problem = problems.get(op)
     small = [w for w in problem.workloads if w.tier in ("tiny", "edge")]
     return [call for call in CASES if call.op == op] or [
@@ -184,7 +205,7 @@ def test_counts_are_what_the_bodies_do(op) -> None:
 
 
 def test_the_model_tells_the_variants_of_a_dsl_apart() -> None:
-    """A tie does not fail a call, but it says that the model leaves out what the knobs differ in."""
+    """A tie would not make a call fail, but shows that the model ignores what the knobs change."""
     for call in GRID:
         rows = [c for c in registry.explain(call).candidates if c.refusal is None]
         best = min(c.predicted_us for c in rows)
@@ -193,7 +214,7 @@ def test_the_model_tells_the_variants_of_a_dsl_apart() -> None:
 
 
 def test_predictions_and_selections_make_no_tensor(monkeypatch) -> None:
-    """Under a mode that refuses every torch call: nothing of the process's settings can be felt."""
+    """Under a mode that refuses every torch call, so that no process-wide setting can have an effect."""
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -246,9 +267,11 @@ def test_a_prediction_that_is_no_number_is_none(monkeypatch, value) -> None:
 def test_a_variant_without_a_prediction_ranks_last(monkeypatch) -> None:
     best = registry.select(topk()).variant
     known = models._by_cost
-    monkeypatch.setattr(
-        models, "_by_cost", lambda op, arch, knobs, *rest: (None, "") if dict(knobs) == best.knobs else known(op, arch, knobs, *rest)
-    )  # fmt: skip
+
+    def without_best(op, arch, knobs, *rest):
+        return (None, "") if dict(knobs) == best.knobs else known(op, arch, knobs, *rest)
+
+    monkeypatch.setattr(models, "_by_cost", without_best)
     monkeypatch.setattr(registry, "_selected", {})
     found = registry.explain(topk())
     assert (

@@ -1,4 +1,4 @@
-"""What a kernel's author gets wrong first is refused at its line, with what to write there."""
+"""Typical first mistakes of a kernel's author are refused at their line, with what to write instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from dsl_kernels.tile.statements import Span
 from dsl_kernels.tile.text import Global, Recorder, View, name
 
 SCHEDULE = Schedule(
-    roles=(Role("work", 4),), buffers=(Buffer("sums", Space.SHARED, (4,), "float32", 2),), pipelines=(), mmas=(),
+    roles=(Role("work", 4),), buffers=(Buffer("sums", Space.SHARED, (4,), "float32", 2),), pipelines=(),
+    mmas=(),
     grid=("rows",), axes=("row",),
 )  # fmt: skip
 OPERANDS = (
@@ -54,7 +55,7 @@ class Wrong(Names):
 def test_names_are_annotated_by_what_they_are() -> None:
     kernel = Right(recorder())
     assert [type(kernel.x), type(kernel.sums)] == [Global, View]
-    # An integer of the launch plan is known to nothing but the plan.
+    # Only the launch plan itself knows which of its names is an integer.
     assert [value.dtype for value in (kernel.rows, kernel.splits, kernel.ctas, kernel.eps)] == [
         *["int32"] * 3,
         "float32",
@@ -64,7 +65,8 @@ def test_names_are_annotated_by_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("name", "fix"),
     [
-        ("x", "`x: Global`"), ("sums", "`sums: View`"), ("eps", "`eps: Float32`"), ("splits", "`splits: Int32`"),
+        ("x", "`x: Global`"), ("sums", "`sums: View`"), ("eps", "`eps: Float32`"),
+        ("splits", "`splits: Int32`"),
         ("rows", "`rows: Int32`"), ("weight", "known: x"),
     ],
 )  # fmt: skip
@@ -91,7 +93,7 @@ def test_a_row_of_an_operand_is_a_span_of_its_dtype() -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_sixteen_bits_are_widened_before_they_are_counted_with(dtype: str) -> None:
-    """A sum of squares in bf16 is a percent off, and interpreter and both DSLs agree about it."""
+    """A sum of squares in bf16 is off by a percent, consistently in the interpreter and both DSLs."""
     x = name("x", dtype)
     for made in (lambda: x * x, lambda: x + 1, lambda: 2.0 - x):
         with pytest.raises(DeclarationError, match=rf"values of {dtype}.*x: Float32"):
@@ -117,7 +119,8 @@ def test_a_body_that_is_not_marked_is_refused_at_its_line() -> None:
 
 
 def test_a_knob_named_like_an_extent_refuses_other_sizes() -> None:
-    """Without it a kernel that was built for one size would be selected for another, and read past its rows."""
+    """Without the guard, a kernel built for one size would be selected for another,
+    and read past its rows."""
     program = programs.get("resample_trajectories")
     assert "d" in {extent for spec in program.problem.forms["default"] for extent in spec.shape}
     knobs = (*program.knobs, Knob("d", "d", ((8,), ()), "elements of a row"))

@@ -1,4 +1,5 @@
-"""The documents say what the code does: examples run, generated parts are in step, every code and variable is listed."""
+"""The documents match the code: examples run, generated parts are in step,
+every code and variable is listed."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ BUDGET_BYTES = 150_000
 
 
 def script(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
+    """A module of scripts/, which is not a package."""
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
@@ -46,6 +47,7 @@ def script(name: str) -> ModuleType:
 count_lines = script("count_lines")
 walkthrough = script("walkthrough")
 case_pages = script("case_pages")
+command_pages = script("command_pages")
 ladder = script("ladder")
 draw_pipeline = script("draw_pipeline")
 record_builds = script("record_builds")
@@ -58,7 +60,7 @@ def python_blocks(path: Path) -> list[str]:
 
 
 def raised_codes() -> set[str]:
-    """Codes that the library and the generator give to errors and violations, read from their sources."""
+    """Codes of errors and violations, read from the sources of the library and the generator."""
     found = set()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -75,8 +77,8 @@ def documented_codes() -> set[str]:
     return set(re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE))
 
 
-def test_the_readme_example_runs_on_a_cpu() -> None:
-    (block,) = [b for b in python_blocks(ROOT / "README.md") if "import torch" in b]
+def test_the_example_of_a_decode_step_runs_on_a_cpu() -> None:
+    (block,) = [b for b in python_blocks(ROOT / "docs" / "operations.md") if "import torch" in b]
     done = subprocess.run(
         [sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -106,7 +108,8 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def kept_results(folder: Path) -> results.Results:
-    """A file of results in a checkout at `folder`: a row ahead of its peer, one behind, and one of a kernel that is gone."""
+    """A file of results below `folder`: a row faster than its peer, one slower,
+    and one of a removed kernel."""
     known = variants.variants("sparse_mla", arch="sm_90a")[0].id
     made = {known: results.fingerprint(known)}
 
@@ -149,7 +152,7 @@ WORDS = """one two three four five six seven eight nine ten eleven twelve
 thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"""
 NUMBERS = {word: value for value, word in enumerate(re.findall(r"\w+", WORDS), start=1)}
 NOUNS = "variants|modules|tests|claims|verdicts|mutants|checks|probes|structures|attacks|bugs"
-# Of these a few are what a sentence is about; many are a count of what there is.
+# Small counts of these nouns can be what a sentence is about; large ones count the project.
 MANY_NOUNS = "kernels|commands"
 FEW = "one|two|three"
 BETWEEN = r"(?: of (?:the|its|all))?(?: (?!for |of |with )[\w`/-]+){0,2}? "
@@ -163,7 +166,7 @@ NOT_PROSE = re.compile(r"<!-- begin (\w+) -->.*?<!-- end \1 -->|```.*?```", re.D
 
 
 def counts(text: str) -> list[str]:
-    """Phrases of prose that count what the project consists of: neither generated, nor in a sentence with a date."""
+    """Phrases of prose that count parts of the project, outside generated text and sentences with a date."""
     blocks = re.split(r"\n\n|\n(?=[|#-])", NOT_PROSE.sub("", text))
     sentences = [s for block in blocks for s in re.split(r"(?<=[.:;]) ", " ".join(block.split()))]
     return [found[0] for s in sentences if not DATE.search(s) for found in COUNT.finditer(s)]
@@ -187,21 +190,22 @@ def sanitized_mutants() -> int:
 
 
 def rendered_schedules() -> int:
-    """What the case of attention's regions launches and the committed set does not hold."""
+    """Schedules that the case of attention's regions launches and the committed set lacks."""
     return sum(
         bool(probe) or schedule.knobs != dict(schedule.committed.knobs)
         for schedule, probe in gqa_regions.every()
     )
 
 
-# Counts in prose, with what gives the right one.
+# Counts in prose, and the function that gives the right number.
 HELD = {
-    ("gqa_regions.md", "17 variants"): rendered_schedules,
-    ("declaring.md", "5 mutants"): lambda: constant("tests/numerics/test_mutated_texts.py", "SAMPLE"),
-    ("emulator.md", "81 seeded bugs"): lambda: constant("tests/emulator/test_mutations.py", "BUGS"),
-    ("emulator.md", "600 mutants"): sanitized_mutants,
-    ("emulator.md", "four compiled variants"): lambda: constant("tests/fuzz/ptx.py", "VARIANTS"),
-    ("profiling.md", "Sixteen kernels"): lambda: len(planted_causes.planted(132)),
+    ("cases/gqa_regions.md", "17 variants"): rendered_schedules,
+    ("ladder.md", "Six kernels"): lambda: len(ladder.RUNGS),
+    ("kernel_checks.md", "5 mutants"): lambda: constant("tests/numerics/test_mutated_texts.py", "SAMPLE"),
+    ("emulator_evidence.md", "81 seeded bugs"): lambda: constant("tests/emulator/test_mutations.py", "BUGS"),
+    ("emulator_evidence.md", "600 mutants"): sanitized_mutants,
+    ("emulator_evidence.md", "four compiled variants"): lambda: constant("tests/fuzz/ptx.py", "VARIANTS"),
+    ("profiling_evidence.md", "Sixteen kernels"): lambda: len(planted_causes.planted(132)),
     ("two_dsls.md", "two generated modules"): lambda: len(backends.names()),
     ("two_dsls.md", "two modules"): lambda: len(backends.names()),
 }
@@ -210,19 +214,16 @@ HELD = {
 @pytest.mark.parametrize("path", [p for p in DOCUMENTS if p.name != "CHANGELOG.md"], ids=lambda p: p.name)
 def test_counts_in_prose_are_generated_held_or_dated(path: Path) -> None:
     found = counts(path.read_text())
-    assert [phrase for phrase in found if (path.name, phrase) not in HELD] == [], (
+    page = path.relative_to(ROOT / "docs").as_posix() if path.is_relative_to(ROOT / "docs") else path.name
+    assert [phrase for phrase in found if (page, phrase) not in HELD] == [], (
         "generate the count, hold it in HELD, date its sentence, or leave it out"
     )
-    held = [
-        phrase
-        for name, phrase in HELD
-        if name == path.name and (path.parent.name != "cases" or name != "README.md")
-    ]
+    held = [phrase for name, phrase in HELD if name == page]
     assert [phrase for phrase in held if phrase not in found] == []
     for phrase in held:
         number = phrase.split()[0].lower()
         said = NUMBERS[number] if number in NUMBERS else int(number.replace(",", ""))
-        assert said == HELD[path.name, phrase](), phrase
+        assert said == HELD[page, phrase](), phrase
 
 
 @pytest.mark.parametrize(
@@ -264,46 +265,48 @@ def outside(path: Path, *blocks: str) -> str:
     return text
 
 
-DECLARING = ROOT / "docs" / "declaring.md"
+BODIES, STATEMENTS, LEAVES = (ROOT / "docs" / f"{name}.md" for name in ("bodies", "statements", "leaves"))
 
 
-def test_the_page_defines_every_name_of_the_body_that_it_reads() -> None:
-    """Names by its excerpts and its table, what is asked of m, s, kernel and of slots by the excerpts and the prose."""
+def test_the_pages_define_every_name_of_the_body_that_it_reads() -> None:
+    """Names are defined by excerpts and a table; attributes of m, s,
+    kernel and slots by excerpts and prose."""
     shown = "\n\n\n".join(
-        re.search(rf"<!-- begin {block} -->\n```python\n(.*?)```", DECLARING.read_text(), re.DOTALL)[1]
+        re.search(rf"<!-- begin {block} -->\n```python\n(.*?)```", BODIES.read_text(), re.DOTALL)[1]
         for block in ("body_names", "body")
     )
-    listed = set(re.findall(r"^\| `(\w+)` \| `[\w.]+` \|", DECLARING.read_text(), re.MULTILINE))
+    listed = set(re.findall(r"^\| `(\w+)` \| `[\w.]+` \|", BODIES.read_text(), re.MULTILINE))
     assert set(walkthrough.free(shown)) <= listed
-    told = outside(DECLARING, "body", "generated", "generated_cutedsl", "leaf_functions")
+    told = outside(BODIES, "body") + STATEMENTS.read_text()
     asked = {node.attr for node in ast.walk(ast.parse(walkthrough.body())) if isinstance(node, ast.Attribute)}
     assert {"multiply", "wait", "release", "tiles", "skv", "k_s"} <= asked
     assert [name for name in sorted(asked) if not re.search(rf"\b{name}\b", told)] == []
 
 
 def test_free_names_are_found() -> None:
-    """An excerpt that leaves out a function, a constant or an import is seen."""
+    """An excerpt that omits a function, a constant or an import is noticed."""
     text = (
         "def f(m: Recorder, n: int) -> None:\n    kept = LANES + n\n    def inner(): return kept + place(m)\n"
     )
     assert walkthrough.free(text) == ["LANES", "Recorder", "place"]
 
 
-# What stands behind plain Python, names and channels: no body spells it out (tests/unit/test_frontend.py).
+# Methods that plain Python, names and channels use: bodies never call them (tests/unit/test_frontend.py).
 BEHIND = {
-    "acquire", "call", "comment", "commit", "declare", "dim", "drain", "known_as", "is_variable", "let", "loop", "otherwise", "release",
+    "acquire", "call", "comment", "commit", "declare", "dim", "drain", "known_as", "is_variable", "let",
+    "loop", "otherwise", "release",
     "repeat", "scalar", "scope", "set", "slot", "var", "wait", "when", "within",
 }  # fmt: skip
 
 
-def test_the_page_lists_what_a_body_and_a_leaf_may_say() -> None:
+def test_the_pages_list_what_a_body_and_a_leaf_may_say() -> None:
     said = {name for name in vars(Recorder) if not name.startswith("_")}
     assert said >= BEHIND
-    text = DECLARING.read_text()
+    text = STATEMENTS.read_text()
     assert [name for name in sorted(said - BEHIND) if not re.search(rf"\bm\.{name}\b", text)] == []
     parts = [name for name in vars(View) if not name.startswith("_") and callable(getattr(View, name))]
     assert "stage" in parts and [name for name in parts if f"view.{name}(" not in text] == []
-    assert [name for name in kinds.__all__ if not re.search(rf"\b{name}\b", text)] == []
+    assert [name for name in kinds.__all__ if not re.search(rf"\b{name}\b", LEAVES.read_text())] == []
 
 
 def test_every_error_code_is_documented() -> None:

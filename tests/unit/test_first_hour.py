@@ -1,4 +1,5 @@
-"""The first hour on a B200, as far as no GPU is needed: its plan, its steps off the GPU, and that it goes on where it stopped."""
+"""The first hour on a B200, as far as it needs no GPU: its plan, its steps,
+and that it continues where it stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ TWO = (
 
 @pytest.fixture(autouse=True)
 def no_doubts(monkeypatch):
-    """The walks of a whole grid take half a minute."""
+    """Skips the walks of a whole grid, which take half a minute."""
     monkeypatch.setattr(clock_doubts, "choices", lambda gpu, grids: iter(()))
 
 

@@ -1,4 +1,4 @@
-"""Solutions over our ops: the JSON, and what its source does under the names of the definitions."""
+"""Solutions over our ops: the JSON, and the results of its source under the names of the definitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def entry(made: dict[str, Any]) -> Any:
-    """The function that a Solution's source defines, as its builder finds it."""
+    """The function that a Solution's source defines, found as FlashInfer's builder finds it."""
     (source,) = made["sources"]
     path, name = made["spec"]["entry_point"].split("::")
     assert path == source["path"]

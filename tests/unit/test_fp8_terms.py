@@ -1,4 +1,4 @@
-"""Attention over fp8 tokens whose products take e4m3 as it is stored: what docs/clock.md says of its accuracy."""
+"""The accuracy that docs/clock.md states for attention over fp8 tokens with e4m3 operands as stored."""
 
 from __future__ import annotations
 

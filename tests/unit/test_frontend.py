@@ -1,4 +1,5 @@
-"""Bodies in plain Python: what is recorded, and what is refused at its line. Each row of the table in docs/declaring.md is a case."""
+"""Bodies in plain Python: what is recorded, and what is refused at which line;
+the table of docs/statements.md."""
 
 from __future__ import annotations
 
@@ -35,9 +36,10 @@ from dsl_kernels.tile.leaf_text import by_text, text_of
 from dsl_kernels.tile.text import Changes, Recorder, Sets, Value
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "declaring.md"
+DOCS = ROOT / "docs" / "statements.md"
 SCHEDULE = Schedule(
-    roles=(Role("work", 4, doc="all of it"),), buffers=(), pipelines=(), mmas=(), grid=("rows",), axes=("row",)
+    roles=(Role("work", 4, doc="all of it"),), buffers=(), pipelines=(), mmas=(), grid=("rows",),
+    axes=("row",)
 )  # fmt: skip
 OPERANDS = (OperandSpec("x", ("rows", 64), "float32"),)
 
@@ -55,7 +57,7 @@ def spelled(value: Any) -> str:
 
 
 def lines(statements: Any, indent: str = "") -> list[str]:
-    """Statements, a line each."""
+    """Statements as text, one per line."""
     made: list[str] = []
     for s in statements:
         match s:
@@ -244,40 +246,50 @@ def state(m: Recorder) -> None:
 
 RECORDED: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "`if`, `elif`, `else`": (branches, [
-        "int32 found = 0", "if (== worker 3)", "  found = 1", "else", "  if (< worker 2)", "    found = (+ found 2)",
+        "int32 found = 0", "if (== worker 3)", "  found = 1", "else", "  if (< worker 2)",
+        "    found = (+ found 2)",
         "  else", "    found = 3",
     ]),
     "a branch that Python decides": (static_branches, ["int32 found = 0", "found = 5"]),
     "`for ... in range(...)`, `rolled`, `unrolled`, `while`": (loops, [
-        "int32 found = 0", "for i from 0 to rows step 1", "  found = (+ found i)", "for i from 1 to rows step 2",
+        "int32 found = 0", "for i from 0 to rows step 1", "  found = (+ found i)",
+        "for i from 1 to rows step 2",
         "  found = (+ found i)", "found = 0", "found = 1", "for i from 0 to 4 step 1 by 2", "  found = i",
-        "for i from 1 to 3 step 1 unrolled", "  found = i", "while (& (< found 3) (> worker 2))", "  found = (+ found 1)",
+        "for i from 1 to 3 step 1 unrolled", "  found = i", "while (& (< found 3) (> worker 2))",
+        "  found = (+ found 1)",
     ]),
     "`x = ...`, `x: Int32 = ...`": (names, [
-        "let twice = (* worker 2)", "let third = (* (+ twice 1) 3)", "uint32 found = third", "let before = found",
-        "found = (+ before 8)", "bool close = (< (+ lane 1) (+ lane 2))", "float32 rate = 0.5", "close = (== close False)",
+        "let twice = (* worker 2)", "let third = (* (+ twice 1) 3)", "uint32 found = third",
+        "let before = found",
+        "found = (+ before 8)", "bool close = (< (+ lane 1) (+ lane 2))", "float32 rate = 0.5",
+        "close = (== close False)",
         "rate = (* rate 2)",
     ]),
     "`and`, `or`, `not`, `a < b < c`": (conditions, [
-        "int32 found = 0", "if (& (> worker 1) (< lane 3))", "  found = 1", "if (== (< lane 3) False)", "  found = 2",
+        "int32 found = 0", "if (& (> worker 1) (< lane 3))", "  found = 1", "if (== (< lane 3) False)",
+        "  found = 2",
         "if (& (> worker 0) (< worker 5))", "  found = 3", "found = 5",
     ]),
     "`if c: return`, `if c: continue`": (early, [
-        "int32 found = 0", "for i from 0 to rows step 1", "  if (== (== i 3) False)", "    found = (+ found i)",
+        "int32 found = 0", "for i from 0 to rows step 1", "  if (== (== i 3) False)",
+        "    found = (+ found i)",
         "if (== (> worker 2) False)", "  found = 1",
     ]),
     "a way out that Python decides": (static_exits, ["int32 found = 0", "found = 0", "found = 1"]),
     "a function that sets a caller's variable": (functions, [
-        "int32 found = 0", "int32 more = 0", "found = worker", "more = (+ more 1)", "let own = (* lane 2)", "found = own",
+        "int32 found = 0", "int32 more = 0", "found = worker", "more = (+ more 1)", "let own = (* lane 2)",
+        "found = own",
         "if (> own 3)", "  found = 0", "int32 own = 9", "own = 10",
     ]),
     "a name of several blocks, one after the other": (one_after_the_other, [
-        "int32 found = 0", "for i from 0 to rows step 1", "  let column = (* i 2)", "  found = (+ found column)",
+        "int32 found = 0", "for i from 0 to rows step 1", "  let column = (* i 2)",
+        "  found = (+ found column)",
         "for i from 0 to rows step 1", "  let column = (* i 3)", "  found = (+ found column)", "region sum",
         "  let total = (+ found 1)", "found = total",
     ]),
     "attributes of a `State`": (state, [
-        "int32 need = rows", "uint32 end = 5", "let first = (+ worker 1)", "need = (+ need 1)", "if (> first 3)",
+        "int32 need = rows", "uint32 end = 5", "let first = (+ worker 1)", "need = (+ need 1)",
+        "if (> first 3)",
         "  end = (- end first)",
     ]),
 }  # fmt: skip
@@ -289,7 +301,7 @@ def test_what_is_recorded(row: str) -> None:
     assert said(body) == expected
 
 
-# Lines that must be refused end with a mark that names their expression.
+# The lines that must be refused end with a comment that repeats the refused expression.
 
 
 @recorded
@@ -460,19 +472,24 @@ def names_by_a_loop_of_the_kernel(m: Recorder) -> None:
 
 
 REFUSED: dict[str, tuple[tuple[Callable[..., Any], ...], str]] = {
-    "a name bound before, under a branch or in a loop": ((bound_again, number_bound_again), "`column: Int32|`first: Int32"),
+    "a name bound before, under a branch or in a loop":
+        ((bound_again, number_bound_again), "`column: Int32|`first: Int32"),
     "a name that a branch or a loop binds, after it": ((read_behind, index_read_behind), "`x: Int32 = 0`"),
-    "a name that a helper gives to something else meanwhile": ((name_taken, variable_taken), "`(row|total) = named"),
+    "a name that a helper gives to something else meanwhile":
+        ((name_taken, variable_taken), "`(row|total) = named"),
     "`break`, or `return` of a value, that the kernel decides": (
-        (leaves_a_loop, leaves_by_a_branch, returns_from_a_branch), "condition of the loop or under the branch"),
+        (leaves_a_loop, leaves_by_a_branch, returns_from_a_branch),
+        "condition of the loop or under the branch"),
     "`a if c else b`": ((chooses,), "select"),
     "`and`, `or`, `not` of numbers": ((joins_numbers,), "x != 0"),
-    "a comprehension, `max`, `list`, ... over values of the kernel": ((comprehends, takes_the_largest), "@recorded"),
+    "a comprehension, `max`, `list`, ... over values of the kernel": ((comprehends, takes_the_largest),
+        "@recorded"),
     "several targets, one of them a variable": ((sets_two,), "one variable at a time"),
     "`:=`, `match`, `try`, `yield`, `global`, `else` of a loop": ((assigns_within,), "by statements"),
     "a variable without a value": ((has_no_value,), "found: ... = 0"),
     "an attribute of a `State` that is not declared, not yet assigned, or no variable": (
-        (asks_the_state_too_early, another_attribute, assigns_a_value_twice), "assign it before|annotate it|declare a variable"),
+        (asks_the_state_too_early, another_attribute, assigns_a_value_twice),
+        "assign it before|annotate it|declare a variable"),
     "a value of Python for an attribute of a `State` in a branch or loop of the kernel": (
         (gives_a_branch_a_value_of_python,), "declare a variable"),
     "the number of a loop of the kernel in a name": ((names_by_a_loop_of_the_kernel,), "`range` of Python"),
@@ -500,7 +517,8 @@ def test_what_is_refused_at_its_line(row: str, body: Callable[..., Any]) -> None
     assert error.code in ("DECLARATION", "UNKNOWN_NAME")
     assert re.search(REFUSED[row][1], error.fix), error.fix
     source = Path(__file__).read_text().splitlines()
-    first = (_waits if body is in_a_helper else body).__wrapped__.__code__.co_firstlineno  # type: ignore[attr-defined]
+    refused_in: Any = _waits if body is in_a_helper else body
+    first = refused_in.__wrapped__.__code__.co_firstlineno
     number = next(i for i in range(first, len(source) + 1) if "# <- " in source[i - 1])
     text = source[number - 1].partition("# <- ")[2]
     assert error.where == f"tests/unit/test_frontend.py:{number}: {text}"
@@ -554,9 +572,10 @@ def test_an_unmarked_function_says_what_to_mark() -> None:
         body(recorder())
 
 
-# What a body in plain Python has no use for.
+# Methods of the recorder that a body in plain Python does not need.
 SPELT_OUT = re.compile(
-    r"\b(?:m|self\.m|s\.m)\.(?:when|otherwise|set|let|var|declare|repeat|loop)\(|(?<![\w.])name\(\"|nullcontext"
+    r"\b(?:m|self\.m|s\.m)\.(?:when|otherwise|set|let|var|declare|repeat|loop)\("
+    r"|(?<![\w.])name\(\"|nullcontext"
 )
 BODIES = [
     path for part in ("program", "leaves") for op in kernels.names(part) for path in kernels.files(op, part)
@@ -580,7 +599,7 @@ LOOKED_UP = re.compile(
 
 @pytest.mark.parametrize("op", programs.names())
 def test_programs_read_what_the_kernel_has_from_its_class(op: str) -> None:
-    """A name that is a string is found by no editor; those that a loop puts together are left."""
+    """Editors cannot find a name that is a string; only names composed in a loop may be strings."""
     lines = [line for path in programs.files(op) for line in path.read_text().splitlines()]
     assert not [line for line in lines if LOOKED_UP.search(line) and "m.schedule." not in line]
 
@@ -605,7 +624,7 @@ def test_every_parameter_of_a_leaf_says_what_it_takes(leaf: t.Leaf) -> None:
 
 @pytest.mark.parametrize("path", BODIES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_function_over_a_recorder_is_recorded(path: Path) -> None:
-    """An unmarked helper would run an annotated assignment as Python's, and lose the variable."""
+    """An unmarked helper would execute an annotated assignment as plain Python, and lose the variable."""
     for node in ast.parse(path.read_text()).body:
         functions = node.body if isinstance(node, ast.ClassDef) else [node]
         for function in (f for f in functions if isinstance(f, ast.FunctionDef)):

@@ -1,4 +1,4 @@
-"""GPU rows: how a device finds its own, and that grids and predictions follow it while generated code does not."""
+"""GPU rows: how a device finds its row; grids and predictions depend on it, generated code does not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_rows_are_complete() -> None:
 
 
 def test_a_declaration_cannot_see_a_gpu() -> None:
-    """What generated text is made from has nothing that only a product knows."""
+    """Generated text is made from an architecture, which has no figure that varies between products."""
     assert {f.name for f in fields(ArchSpec)} & {f.name for f in fields(GpuSpec)} == {"name"}
 
 
@@ -72,7 +72,7 @@ def test_another_product_gets_the_reference_with_its_own_sms(device: str, sms: i
         (GPUS["H200"], ["H100", "H20"]),
         (GPUS["B200"], ["B300"]),
         (gpu_row("sm_90a", "NVIDIA GH200 480GB", 132), ["H200", "H100", "H20"]),
-        # Part of a product has the whole one for a sibling.
+        # A part of a GPU has the whole GPU as a sibling.
         (gpu_row("sm_90a", "NVIDIA H200", 120), ["H200", "H100", "H20"]),
     ],
     ids=lambda value: value.name if isinstance(value, GpuSpec) else "",
@@ -147,7 +147,7 @@ def test_a_prompt_is_split_so_that_its_last_round_of_ctas_is_full(gpu: str, keys
 
 @pytest.mark.parametrize("cluster", (1, 2))
 def test_a_query_has_no_more_splits_than_its_longest_one_needs(cluster: int) -> None:
-    """Of whole rows: 37 queries of 32 tiles have three splits of 11, not two of 16."""
+    """With whole rows, 37 queries of 32 tiles have three splits of 11, not two of 16."""
     gpu = GPUS["H200"]
     variant = variants.get(f"sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl{cluster}")
     tiles, most = 32, MOST_SPLITS if cluster == 1 else 32
@@ -164,7 +164,8 @@ def test_a_query_has_no_more_splits_than_its_longest_one_needs(cluster: int) -> 
 
 
 def test_predictions_follow_the_gpu() -> None:
-    """An H20 multiplies at a sixth of an H100's rate and reads faster: scoring a long prompt takes it many times as long."""
+    """An H20 multiplies at a sixth of an H100's rate and reads faster:
+    scoring a long prompt takes it far longer."""
     dims = {"s": 4096, "skv": 32768, "heads": 64, "stride": 32768, "skip_below": 0}
 
     def best(gpu: str) -> float:

@@ -1,4 +1,5 @@
-"""The library as a kernel of Hugging Face `kernels`: what its validator asks for, and what the copy computes on its own."""
+"""The library as a kernel for Hugging Face `kernels`: its validator's requirements,
+and that the copy is independent."""
 
 from __future__ import annotations
 
@@ -22,12 +23,13 @@ from dsl_kernels.errors import InvalidArgumentError
 from dsl_kernels.integrations import hf_kernels
 from dsl_kernels.problems.layouts import pack_index_keys
 
-# Torch and the one package that `kernels` lets a CUDA kernel depend on, with what these or `kernels` itself install.
+# torch and the one package on which `kernels` lets a CUDA kernel depend, with what these or `kernels` itself
+# install.
 ALLOWED = {"torch", "cutlass", "cuda", "filelock", "packaging", "platformdirs"}
-# Imported where the emulator is asked for by name, which a kernel on a GPU is not.
+# Imported only if the emulator is requested by name, which a kernel on a GPU never is.
 LEFT_BEHIND = {"emulator"}
 
-# Loads the kernel as `kernels` does, or by `kernels`, and writes results of inputs; nothing may import the library.
+# Loads the kernel as `kernels` does, or by `kernels`, and computes results; nothing may import the library.
 RUN = """
 import importlib.util, sys, torch
 folder, how, source, target = sys.argv[1:]
@@ -115,7 +117,7 @@ def test_relative_imports_find_their_modules(made: hf_kernels.Exported, imports:
     missing: set[str] = set()
     for path, nodes in imports.items():
         place = path.relative_to(made.folder).parts
-        # Generated modules are imported right below the package.
+        # Generated modules are imported directly below the package.
         package = ["generated"] if place[0] == "generated" else list(place[:-1])
         for node in nodes:
             if not isinstance(node, ast.ImportFrom) or not node.level:
@@ -167,7 +169,7 @@ def inputs() -> dict[str, tuple[tuple[object, ...], dict[str, object]]]:
 
 
 def run(made: hf_kernels.Exported, how: str, tmp_path: Path) -> str:
-    """Results of the copy are the library's; what the process printed."""
+    """Compare the copy's results with the library's; returns what the process printed."""
     given, source, target = inputs(), tmp_path / "in.pt", tmp_path / "out.pt"
     torch.save(given, source)
     root = made.folder.parents[1]
@@ -180,7 +182,7 @@ def run(made: hf_kernels.Exported, how: str, tmp_path: Path) -> str:
     for name, (args, named) in given.items():
         expected = getattr(ops, name)(*args, **named, executor="interpreter")
         if name == "lightning_indexer":
-            # Scores from a row's length on are anything.
+            # Scores from a row's length on are undefined.
             for result in (found[name], expected):
                 result[torch.arange(result.shape[-1]) >= LENGTHS[:, None, None]] = 0
         torch.testing.assert_close(found[name], expected, atol=1e-2, rtol=1e-2)
@@ -199,7 +201,8 @@ spec = importlib.util.spec_from_file_location("elsewhere", sys.argv[1])
 kernel = sys.modules["elsewhere"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(kernel)
 try:
-    kernel.topk_selector(torch.randn(2, 300), torch.tensor([300, 5], dtype=torch.int32), 16, executor="emulator")
+    lengths = torch.tensor([300, 5], dtype=torch.int32)
+    kernel.topk_selector(torch.randn(2, 300), lengths, 16, executor="emulator")
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -223,7 +226,8 @@ def test_kernels_accepts_and_loads_it(made: hf_kernels.Exported, tmp_path: Path)
 def test_the_older_layout_exports_the_same(made: hf_kernels.Exported) -> None:
     text = (made.folder / "dsl_kernels" / "__init__.py").read_text()
     assert f'"{made.id}"' in text
-    run_it = f"import runpy; print(*runpy.run_path({str(made.folder / 'dsl_kernels' / '__init__.py')!r})['__all__'])"
+    module = str(made.folder / "dsl_kernels" / "__init__.py")
+    run_it = f"import runpy; print(*runpy.run_path({module!r})['__all__'])"
     done = subprocess.run([sys.executable, "-c", run_it], capture_output=True, text=True, check=True)
     assert done.stdout.split() == sorted(ops.__all__)
 

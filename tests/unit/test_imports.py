@@ -1,4 +1,4 @@
-"""What importing costs and pulls in, and habits that hold for every file of the library and the generator."""
+"""What importing costs and loads, and rules that every file of the library and the generator obeys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = sorted((ROOT / "dsl_kernels").rglob("*.py"))
 GENERATOR = sorted((ROOT / "codegen").rglob("*.py"))
-# What only the repository has, and what reading about the kernels must not load.
+# Packages that only the repository has, and packages that commands which only read must not load.
 GENERATOR_ONLY = ("codegen", "jinja2")
 HEAVY = ("torch", *GENERATOR_ONLY, "cuda", "tilelang", "cutlass", "triton", "numpy")
 
@@ -45,7 +45,7 @@ def nodes(path: Path) -> Iterator[ast.AST]:
 
 
 def imported(path: Path) -> set[str]:
-    """First parts of the absolute names that a file imports, by statement or through importlib."""
+    """First components of the absolute names that a file imports, by statement or through importlib."""
     found = set()
     for node in nodes(path):
         if isinstance(node, ast.Import):
@@ -104,7 +104,7 @@ def test_commands_that_only_read_load_no_torch(command: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", RUN, *words.split()], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    # `doctor` ends with 1 where something is missing.
+    # `doctor` exits with 1 if something is missing.
     assert done.returncode == 0 or command == "doctor", done.stderr
     assert "torch" not in done.stderr.splitlines()[-1].split()
 
@@ -120,10 +120,11 @@ def test_the_library_knows_nothing_of_the_generator(path: Path) -> None:
     assert not imported(path) & set(GENERATOR_ONLY)
 
 
-# Layers that serve any operation: what is special about one is declared by its problem.
+# Layers for all operations: whatever is special about one is declared by its problem.
 GENERIC = (
     "arguments", "dtypes", "executors", "ops/_base", "ops/_library", "ops/_operands", "ops/_views",
-    "ops/workspace", "problems/base", "registry", "runtime/driver", "runtime/launch", "tile/cta", "tile/executor",
+    "ops/workspace", "problems/base", "registry", "runtime/driver", "runtime/launch", "tile/cta",
+    "tile/executor",
     "tile/interpreter", "tile/lang", "tile/plan", "timing/bench", "verification/runs", "verification/trial",
 )  # fmt: skip
 
@@ -134,7 +135,7 @@ def test_generic_layers_name_no_operand(name: str) -> None:
 
     specs = [s for op in problems.names() for form in problems.get(op).forms.values() for s in form]
     names = {name for s in specs for name in (s.name, s.argument) if name}
-    # Single letters, and words that mean something else as well.
+    # Single letters, and words with other meanings.
     meant = {"out", "splits", "values", "positions", "weights", "arrivals", "absolute", "interleave"}
     names -= {name for name in names if len(name) == 1} | meant
     for node in nodes(ROOT / "dsl_kernels" / f"{name}.py"):
@@ -164,13 +165,13 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-# Without the package itself, which gives its parts when they are asked for.
+# Without the package itself, whose attributes are loaded lazily.
 MODULES = {module_of(path): path for path in (*LIBRARY, *GENERATOR)}
 del MODULES["dsl_kernels"]
 
 
 def used(path: Path) -> set[str]:
-    """Modules of the project that a file imports, at once or when a function is called, but not for types alone."""
+    """Modules of the project that a file imports, at once or within functions, but not for types only."""
     whole = list(nodes(path))
     for_types = {
         id(inner)

@@ -1,4 +1,4 @@
-"""The engines' plugins on stubs of the engines: what is taken over is right, what is not stays the engine's, nothing breaks it."""
+"""The engines' plugins on stubs of the engines: calls we take over are right, the engine keeps all others."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_vllm_is_told_what_is_not_served(vllm, given, sink, reason) -> None:
 
 
 def blocks(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """A cache of 4 blocks with 6 rows between them, full of NaN, and its rows as the ids count them."""
+    """A cache of 4 blocks with 6 rows between them, full of NaN, and its rows as ids count them."""
     generator = torch.Generator().manual_seed(1)
     apart = BLOCK + 6
     rows = torch.randn(4 * apart, 576, generator=generator).bfloat16()
@@ -114,7 +114,8 @@ def blocks(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def queries(joined: bool) -> Any:
-    """Queries as vLLM hands them on: two tensors, the second a slice of wider ones, or joined over the ranks of a context."""
+    """Queries as vLLM passes them: two tensors, the second a slice of wider ones,
+    or joined over a context's ranks."""
     generator = torch.Generator().manual_seed(2)
     nope, wide = (torch.randn(T, HEADS, n, generator=generator).bfloat16() for n in (512, 192))
     pair = nope, wide[..., 128:]
@@ -133,7 +134,8 @@ def ids() -> torch.Tensor:
 def require_attention(kind: str, rows: torch.Tensor, sink: torch.Tensor | None, got: dict) -> None:
     nope, rope = queries(False)
     inputs = {
-        "q_nope": nope, "q_pe": rope, "indices": ids(), "sm_scale": 0.06, "lse_scale": math.log(2), "empty_lse": -math.inf,
+        "q_nope": nope, "q_pe": rope, "indices": ids(), "sm_scale": 0.06, "lse_scale": math.log(2),
+        "empty_lse": -math.inf,
         "attn_sink": torch.full((HEADS,), -math.inf) if sink is None else sink,
     }  # fmt: skip
     inputs |= {"kv_cache": rows} if kind == "fp8" else {"ckv": rows[:, :512], "kpe": rows[:, 512:]}
@@ -175,7 +177,7 @@ def test_vllm_attention_refuses_what_would_be_wrong(vllm) -> None:
 
 
 def scoring(gaps: bool = False) -> dict[str, Any]:
-    """A decode step's scores as vLLM's op asks for them."""
+    """Arguments with which vLLM's op calls the scoring of a decode step."""
     generator = torch.Generator().manual_seed(4)
     keys = pack_index_keys(torch.randn(6, 64, 128, generator=generator))
     if gaps:
@@ -185,7 +187,8 @@ def scoring(gaps: bool = False) -> dict[str, Any]:
     q = torch.randn(2, 1, 64, 128, generator=generator).clamp(-2, 2).to(torch.float8_e4m3fn)
     return {
         "q": (q, None), "kv_cache": keys, "weights": torch.randn(2, 64, generator=generator),
-        "context_lens": torch.tensor([[150], [70]]).int(), "block_tables": torch.tensor([[4, 0, 2], [1, 5, 3]]).int(),
+        "context_lens": torch.tensor([[150], [70]]).int(),
+        "block_tables": torch.tensor([[4, 0, 2], [1, 5, 3]]).int(),
         "schedule_metadata": None, "max_model_len": 192,
     }  # fmt: skip
 
@@ -220,7 +223,7 @@ def test_vllm_indexer_scores_and_selects(vllm) -> None:
     ]
     assert buffer[:2, :48].tolist() == [row.sort().values.tolist() for row in rows]
     assert (buffer[2:] == 7).all() and (buffer[:, 48:] == 7).all() and STATE.calls == []
-    # Another layer's selection stays vLLM's.
+    # Another layer's selection stays with vLLM.
     engine.get_indexer_topk("auto")()
     assert STATE.calls == ["selection auto"]
 
@@ -236,7 +239,7 @@ def test_vllm_selects_for_prompts_and_drafts(vllm) -> None:
     sys.modules["vllm._custom_ops"].top_k_per_row_prefill(logits, starts, ends, out, 4, 200, 1, 48)
     assert out[0].tolist() == logits[0].topk(48).indices.sort().values.tolist()
     assert out[2].tolist() == [0, 1, 2] + [-1] * 45 and (out[3] == -1).all()
-    # Lengths of the last of two rows a sequence, and of each row.
+    # Lengths of the last of two rows per sequence, and of each row.
     engine = sys.modules["vllm.model_executor.layers.sparse_attn_indexer"]
     for lengths in ([[200], [31]], [[199, 200], [30, 31]], [199, 200, 30, 31]):
         out.fill_(7)
@@ -252,7 +255,7 @@ def test_vllm_serves_what_ours_refuses(vllm, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             engine.fp8_fp4_paged_mqa_logits(**{**scoring(), "q": (scoring()["q"][0], torch.zeros(1))})
-        # Another layout is refused anew, and not logged again.
+        # Another layout is refused again, but logged only once.
         engine.fp8_fp4_paged_mqa_logits(**{**scoring(), "context_lens": torch.zeros(2, 1)})
     assert STATE.calls == ["scores"] * 4
     (record,) = caplog.records
@@ -319,12 +322,13 @@ from vllm.platforms.interface import DeviceCapability
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 backend = AttentionBackendEnum[plugin.BACKEND].get_class()
 call = dict(
-    head_size=576, dtype=torch.bfloat16, block_size=64, use_mla=True, has_sink=True, use_sparse=True, use_mm_prefix=False,
-    use_per_head_quant_scales=False, attn_type="decoder", use_dcp=True,
+    head_size=576, dtype=torch.bfloat16, block_size=64, use_mla=True, has_sink=True, use_sparse=True,
+    use_mm_prefix=False, use_per_head_quant_scales=False, attn_type="decoder", use_dcp=True,
 )
+hopper, blackwell = DeviceCapability(9, 0), DeviceCapability(10, 0)
 for cache in ("auto", "bfloat16", "fp8_ds_mla"):
-    assert backend.validate_configuration(kv_cache_dtype=cache, device_capability=DeviceCapability(9, 0), **call) == []
-assert backend.validate_configuration(kv_cache_dtype="auto", device_capability=DeviceCapability(10, 0), **call)
+    assert backend.validate_configuration(kv_cache_dtype=cache, device_capability=hopper, **call) == []
+assert backend.validate_configuration(kv_cache_dtype="auto", device_capability=blackwell, **call)
 assert not backend.get_impl_cls().__abstractmethods__
 assert op_registry_oot["SparseAttnIndexer"].__name__ == "DslKernelsSparseAttnIndexer"
 """
@@ -348,7 +352,7 @@ def test_a_module_that_does_not_import_says_why(tmp_path, monkeypatch) -> None:
 
 @pytest.fixture
 def hooks(monkeypatch) -> dict[str, Any]:
-    """The hooks that the plugin registers with SGLang, by the last part of their targets."""
+    """The hooks that the plugin registers with SGLang, by the last component of their targets."""
     engine_stubs.install(monkeypatch, "sglang")
     for name, module in engine_stubs.modules("sgl_kernel").items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -369,12 +373,14 @@ def test_sglang_attends(hooks) -> None:
         _, rows = blocks(kind)
         if kind == "bf16":
             out = hooks["_forward_flashmla_sparse"](
-                refused, backend, q_all=queries(True), kv_cache=rows.view(-1, 1, 576), v_head_dim=512, page_table_1=ids(),
+                refused, backend, q_all=queries(True), kv_cache=rows.view(-1, 1, 576), v_head_dim=512,
+                page_table_1=ids(),
                 sm_scale=0.06, topk_length=torch.full((T,), TOPK).int(),
             )  # fmt: skip
         else:
             out = hooks["_forward_flashmla_kv"](
-                refused, backend, q_all=queries(True), kv_cache=rows, v_head_dim=512, sm_scale=0.06, layer=heads,
+                refused, backend, q_all=queries(True), kv_cache=rows, v_head_dim=512, sm_scale=0.06,
+                layer=heads,
                 metadata=None, page_table_1=ids(),
             )[:, 0]  # fmt: skip
         _, lse = importlib.import_module("dsl_kernels.ops").sparse_mla(
@@ -390,7 +396,8 @@ def test_sglang_scores_and_selects(hooks) -> None:
     call = scoring()
     score = hooks["resolve_fp8_paged_mqa_logits_fn"](lambda: refused)
     logits = score(
-        call["q"][0], call["kv_cache"], call["weights"], call["context_lens"], call["block_tables"], None, 192,
+        call["q"][0], call["kv_cache"], call["weights"], call["context_lens"], call["block_tables"], None,
+        192,
         clean_logits=False,
     )  # fmt: skip
     lengths, pages = call["context_lens"].view(-1), call["block_tables"]
@@ -405,7 +412,7 @@ def test_sglang_scores_and_selects(hooks) -> None:
     ragged = hooks["_topk_transform_v2_ragged"](refused, logits, lengths, 48, offsets, None)
     assert torch.equal(ragged, chosen + offsets[:, None])
     assert hooks["fast_topk_v2"](lambda *args: "theirs", logits.double(), lengths, 48) == "theirs"
-    # Queries that are no tensor are DeepGEMM's to refuse.
+    # Queries that are not a tensor are left for DeepGEMM to refuse.
     prompt = hooks["resolve_fp8_mqa_logits_fn"](lambda: lambda *args, **kwargs: "theirs")
     assert prompt(None, (None, None), None, None, None, clean_logits=False, max_seqlen_k=64) == "theirs"
 

@@ -1,4 +1,5 @@
-"""The lock files: complete, hashed, in step with pyproject.toml and with each other, and free of any registry's name."""
+"""The lock files: complete, hashed, consistent with pyproject.toml and each other,
+and without a registry's name."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_one_version_of_a_package_over_all_files():
 
 
 def test_what_a_package_of_the_lock_needs_is_in_the_lock():
-    """Held to the metadata of what is installed here; torch's build for CUDA has a file of its own."""
+    """By the metadata of the packages installed here; torch's build for CUDA has a file of its own."""
     locked = versions("requirements.lock")
     project = PROJECT["project"]
     wanted = [*project["dependencies"], *(r for e in EXTRAS for r in project["optional-dependencies"][e])]
@@ -82,7 +83,7 @@ def test_torch_has_its_libraries_in_a_file_of_their_own():
 
 
 def test_no_extra_pins_a_version():
-    """What is installed beside an engine has to leave room for the engine's own pins."""
+    """Packages installed beside an engine must be compatible with the engine's own pins."""
     for extra, requirements in PROJECT["project"]["optional-dependencies"].items():
         for requirement in map(Requirement, requirements):
             assert not any(part.operator in ("==", "===") for part in requirement.specifier), (
@@ -104,7 +105,7 @@ def test_the_toolkit_of_the_extra_admits_the_locked_one():
 
 @pytest.fixture
 def setup(monkeypatch):
-    """scripts/setup.py, with what it gives to pip and what pip says it would install."""
+    """scripts/setup.py, the commands it gives to pip, and what pip says it would install."""
     spec = importlib.util.spec_from_file_location("setup_script", ROOT / "scripts" / "setup.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

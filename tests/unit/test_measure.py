@@ -1,4 +1,4 @@
-"""Timing without a GPU: the clock and the ceilings are replaced, all around them runs for real on the CPU."""
+"""Timing without a GPU: the clock and the ceilings are replaced, everything else runs for real on the CPU."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def declared() -> list[tuple[str, dict]]:
 
 @pytest.fixture
 def on_cpu(tmp_path, monkeypatch):
-    """Calls run once through the interpreter; a call's "time" is its number in the order of timing."""
+    """Calls run once through the interpreter; a call's "time" is its position in the order of timing."""
     records = [record for _, record in declared()]
     for file, _ in declared():
         path = tmp_path / file
@@ -81,7 +81,7 @@ def on_cpu(tmp_path, monkeypatch):
         return bench.Timing(us, us, us, len(calls), replays)
 
     monkeypatch.setattr(bench, "graph_time", clock)
-    # One way to fetch, timed once to compare and once for the figure.
+    # One method of fetching, timed once to choose it and once for the figure.
     monkeypatch.setattr(calibrate, "SETTINGS", calibrate.SETTINGS[:1])
     monkeypatch.setattr(
         calibrate,
@@ -118,14 +118,14 @@ def test_a_step_is_timed_with_its_parts_and_ceilings(on_cpu):
         "topk_selector",
         "sparse_mla",
     }
-    # The step, its three parts, scoring and selection together, and two ways to fetch for each ceiling.
+    # The step, its three parts, scoring with selection, and two methods of fetching for each ceiling.
     assert on_cpu.calls == [3, 3, 3, 3, 6, 3, 3, 3, 3]
     assert (
         figures["step"]["us"] == 1.0
         and figures["ceilings"]["gather"] == 7.0
         and figures["ceilings"]["read"] == 9.0
     )
-    # The fifth time is of two ops a turn.
+    # The fifth time is of two ops per turn.
     assert figures["without_attention"] == 10.0 and figures["marginal"] == 1.0 - 10.0
     assert on_cpu.gathered == [(["ckv", "kpe"], 128)] * 6 + [(["pages"], 8)] * 6
     assert figures["baseline"] is None or "us" in figures["baseline"]
@@ -221,10 +221,14 @@ POINTS = (
     grids.Point("sparse_mla", "bf16", {"t": 2, "heads": 16, "pages": 8, "topk": 128}),
     grids.Point("resample_trajectories", "default", {"b": 2, "n": 50, "m": 9, "d": 8, "targets": "mixed"}),
     grids.Point("sparse_mla", "fp8", {"t": 2, "heads": 16, "pages": 8, "topk": 128, "ids": "holes"}),
-    grids.Point("lightning_indexer", "decode_any", {"b": 2, "len": 192, "index_heads": 16, "index_dim": 64, "page_size": 32}),
-    grids.Point("lightning_indexer", "decode_blocks", {"b": 2, "len": 192, "index_heads": 16, "index_dim": 64, "page_size": 32, "block_size": 8}),
-    grids.Point("lightning_indexer", "prefill_any_bf16", {"s": 3, "skv": 130, "index_heads": 64, "index_dim": 32}),
-    grids.Point("compress_rows", "default", {"rows": 3, "dim": 128, "ratio": 4, "width": 256, "page_size": 4, "sequence": "inside"}),
+    grids.Point("lightning_indexer", "decode_any",
+                {"b": 2, "len": 192, "index_heads": 16, "index_dim": 64, "page_size": 32}),
+    grids.Point("lightning_indexer", "decode_blocks",
+                {"b": 2, "len": 192, "index_heads": 16, "index_dim": 64, "page_size": 32, "block_size": 8}),
+    grids.Point("lightning_indexer", "prefill_any_bf16",
+                {"s": 3, "skv": 130, "index_heads": 64, "index_dim": 32}),
+    grids.Point("compress_rows", "default",
+                {"rows": 3, "dim": 128, "ratio": 4, "width": 256, "page_size": 4, "sequence": "inside"}),
 )  # fmt: skip
 MAXIMA = grids.Point(
     "lightning_indexer",
@@ -427,7 +431,7 @@ def series(level: float, spread: float, count: int = 21) -> list[float]:
         (series(10.0, 0.01), series(10.0, 0.01), "within noise"),
         (series(10.5, 0.01), series(10.0, 0.01), "differs"),
         (series(9.5, 0.01), series(10.0, 0.01), "differs"),
-        # Two captures of the same calls lie as far apart as the two that are compared.
+        # Two captures of the same calls differ as much as the two that are compared.
         (series(10.5, 0.01), series(10.5, 0.01), "within noise"),
         (series(10.2, 0.2)[::-1], series(10.0, 0.2)[::-1], "within noise"),
     ],
@@ -462,7 +466,7 @@ def test_pairs_are_timed_in_turns(monkeypatch):
 
 
 def test_a_wrong_result_is_never_recorded(on_cpu, monkeypatch):
-    """The check runs the variant for real: one that leaves its outputs as they were is refused."""
+    """The check runs the variant: one that does not write its outputs is refused."""
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
     for point in POINTS:
         fixture = grids.prepare(point)
@@ -484,7 +488,8 @@ def test_a_wrong_result_is_never_recorded(on_cpu, monkeypatch):
 
 
 def test_rows_of_a_prompt_and_of_dense_attention_are_checked_too(on_cpu, monkeypatch):
-    """The forms that the cases above leave out: selection without a block table, and inputs drawn as for a workload."""
+    """The forms that other cases omit: selection without a block table,
+    and inputs drawn as for a workload."""
     from dsl_kernels.timing.grids import topk_selector as grid
 
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
@@ -504,7 +509,7 @@ def test_regret_compares_what_is_selected_with_the_fastest(on_cpu, monkeypatch):
     fixture = grids.prepare(point)
     found = grids.regret_point(point, fixture)
     chosen = registry.select(grids.call_of(point, fixture)).variant.id
-    # A call's "time" is its place in the order of timing, so the first that was timed is the fastest.
+    # A call's "time" is its position in the order of timing, so the first one timed is the fastest.
     names = [variant.id for variant in grids.runnable(point, fixture)]
     assert (found["variant"], found["us"]) == (chosen, names.index(chosen) + 1.0)
     assert found["regret"]["best"] == names[0] and found["regret"]["lost"] == names.index(chosen)
@@ -530,7 +535,7 @@ def test_regret_of_a_choice_with_launch_dims_is_judged_by_their_time(on_cpu, mon
 
 
 def test_the_regret_command_hides_this_cards_own_table(on_cpu, monkeypatch, tmp_path):
-    """Tuned points are judged again as on a card without a table, and are no records of the card as it is."""
+    """Tuned points are judged as on a card without a table, and are not recorded as results of this card."""
 
     def ranked(point, fixture, candidates, failed):
         return [grids.Timed(variant.id, {}, place + 1.0) for place, variant in enumerate(candidates)]
@@ -545,7 +550,7 @@ def test_the_regret_command_hides_this_cards_own_table(on_cpu, monkeypatch, tmp_
     hidden = json.loads(bench_command(monkeypatch, *args, "--sibling").stdout)
     assert hidden["records"] and not any(row["own"] for row in hidden["records"])
     assert all(row["rule"].startswith("cost model") for row in hidden["records"])
-    # Renamed, it is a sibling's.
+    # Under this name the table is a sibling's.
     table.rename(measured.TUNED / f"{measured.slug(GPUS['H100'].device)}.json")
     registry.clear()
     args = (*args[:-1], str(tmp_path / "other.jsonl"))
@@ -573,18 +578,18 @@ def test_the_regret_command_leaves_out_what_was_tuned(on_cpu, monkeypatch, tmp_p
 def test_points_of_the_record_file_are_skipped_and_a_limit_leaves_the_rest(on_cpu, monkeypatch, tmp_path):
     path = tmp_path / "rows.jsonl"
     args = ("--no-baseline", "--json", "--out", str(path))
-    # Of this module alone: other threads of the process ask the time, too.
+    # Only in this module, as other threads of the process also read the time.
     monkeypatch.setattr(cli_run, "time", SimpleNamespace(monotonic=iter(range(0, 10**6, 10)).__next__))
     first = json.loads(bench_command(monkeypatch, *args, "--limit", "15").stdout)
     assert len(first["records"]) == 1 and first["left_out"] == len(POINTS) - 1
-    # The process was killed within a line.
+    # The process was killed while it wrote a line.
     path.write_text(path.read_text() + '{"op": "sparse')
     rest = json.loads(bench_command(monkeypatch, *args).stdout)
     assert rest["skipped"] == 1 and len(rest["records"]) == len(POINTS) - 1 and rest["left_out"] == 0
     assert {row["point"] for row in bench.read_records(path)} == {point.name for point in POINTS}
     nothing = json.loads(bench_command(monkeypatch, *args).stdout)
     assert nothing["skipped"] == len(POINTS) and nothing["records"] == []
-    # Another question about the same points, another commit, or --again.
+    # A different question about the same points, another commit, or --again.
     assert len(json.loads(bench_command(monkeypatch, *args, "--regret").stdout)["records"]) == len(POINTS)
     assert len(json.loads(bench_command(monkeypatch, *args, "--again").stdout)["records"]) == len(POINTS)
     monkeypatch.setattr(bench, "commit", lambda: "another")
@@ -672,7 +677,7 @@ def test_a_long_call_is_timed_sustained_too(on_cpu, monkeypatch):
 
 
 def test_a_sustained_run_fills_its_second(monkeypatch):
-    """300 us a graph of two calls: 3334 replays of it fill the second, in whose middle the clocks are read."""
+    """At 300 us per graph of two calls, 3334 replays fill the second; the clocks are read in its middle."""
     replays, order = [], []
 
     class Event:
@@ -733,7 +738,8 @@ def test_bench_takes_only_the_points_that_match(on_cpu, monkeypatch):
 
 
 def test_tuning_leaves_out_launches_that_a_variant_refuses(monkeypatch):
-    """16 queries of 16 heads: by the rule 128 CTAs wait for one another, with half of the splits 64; for twice as many there is no room."""
+    """For 16 queries of 16 heads, 128 CTAs wait for one another by the rule, 64 with half the splits;
+    256 do not fit."""
     point = grids.Point("sparse_mla", "bf16", {"t": 16, "heads": 16, "pages": 64, "topk": 2048})
     dims = {"t": 16, "heads": 16, "topk": 2048, "n": 4096}
     call = registry.Call("sparse_mla", "bf16", "sm_90a", dims, gpu=GPU)
@@ -747,7 +753,7 @@ def test_tuning_leaves_out_launches_that_a_variant_refuses(monkeypatch):
 
 @pytest.mark.parametrize("form", problems.get("sparse_mla").forms)
 def test_every_form_of_attention_is_drawn_and_compared(form, monkeypatch):
-    """The draws of a point, without a GPU, and the reference on what a check would compare."""
+    """The inputs of a point, without a GPU, and the reference on the operands that a check would compare."""
     monkeypatch.setattr(measure, "DEVICE", "cpu")
     monkeypatch.setattr(bench, "turns", lambda *_, **__: 1)
     params = {"t": 2, "heads": 4, "pages": 4, "topk": 64, **({"extra_topk": 64} if form in PAGED else {})}

@@ -1,4 +1,4 @@
-"""Measured points: the user's table and what is wrong with it, and what points say of the calls between them."""
+"""Measured points: the user's table and its faults, and what points imply for the calls between them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ GPU = "NVIDIA H200"
 
 @pytest.fixture(autouse=True)
 def own(tmp_path, monkeypatch):
-    """The user's folder, empty. Of the shipped tables there is the H200's, so that an H100 is a card without one."""
+    """The user's folder, empty. The only shipped table is the H200's,
+    so an H100 is a card without a table."""
     folder, shipped = tmp_path / "own", tmp_path / "shipped"
     folder.mkdir()
     shipped.mkdir()
@@ -44,7 +45,8 @@ def clear() -> None:
 
 def topk(rows: int = 4, length: int = 32768, **kwargs: Any) -> registry.Call:
     dims = {
-        "rows": rows, "stride": length, "b": rows, "max_pages": length // 64, "k": 2048, "next_n": 1, "page_size": 64,
+        "rows": rows, "stride": length, "b": rows, "max_pages": length // 64, "k": 2048, "next_n": 1,
+        "page_size": 64,
     }  # fmt: skip
     return registry.Call("topk_selector", "default", "sm_90a", dims, **{"gpu": GPU, **kwargs})
 
@@ -57,7 +59,8 @@ def of_arch() -> list[variants.Variant]:
 
 def entry(call: registry.Call, us: dict[str, float], **extra: Any) -> dict[str, Any]:
     return {
-        "op": call.op, "form": call.form, "bucket": registry.deciding(call), "variant": min(us, key=us.__getitem__),
+        "op": call.op, "form": call.form, "bucket": registry.deciding(call),
+        "variant": min(us, key=us.__getitem__),
         "launch": {}, "us": us, "declaration": measured.declaration(call.op), **extra,
     }  # fmt: skip
 
@@ -76,7 +79,7 @@ def test_the_users_table_is_read_before_the_shipped_one(own) -> None:
     write(own, [entry(topk(), {other: 1.0, shipped.variant.id: 2.0})])
     assert registry.select(topk()).variant.id == other
     assert registry.select(topk()).rule == "user's tuned table"
-    # Points that the user did not tune are the shipped ones'.
+    # Points that the user did not tune come from the shipped table.
     assert registry.explain(topk(16)).tuned["us"] != registry.explain(topk()).tuned["us"]
     assert registry.select(replace(topk(), gpu="")).rule.startswith("cost model")
 
@@ -89,9 +92,12 @@ def test_the_users_table_is_read_before_the_shipped_one(own) -> None:
         (lambda path, whole: path.write_bytes(b"\xff\xfe"), "UnicodeDecodeError"),
         (lambda path, whole: write(path.parent, whole, dsl_kernels="0.0.1"), "written by version 0.0.1"),
         (lambda path, whole: write(path.parent, whole, gpu="NVIDIA B200"), "measured on 'NVIDIA B200'"),
-        (lambda path, whole: write(path.parent, [{**whole[0], "us": {"x": -1}}]), "an entry without its fields"),
-        (lambda path, whole: write(path.parent, [{**whole[0], "bucket": [1]}]), "an entry without its fields"),
-        (lambda path, whole: write(path.parent, [{**whole[0], "variant": "gone", "us": {"gone": 1.0}}]), "1 of 1 entries"),
+        (lambda path, whole: write(path.parent, [{**whole[0], "us": {"x": -1}}]),
+         "an entry without its fields"),
+        (lambda path, whole: write(path.parent, [{**whole[0], "bucket": [1]}]),
+         "an entry without its fields"),
+        (lambda path, whole: write(path.parent, [{**whole[0], "variant": "gone", "us": {"gone": 1.0}}]),
+         "1 of 1 entries"),
         (lambda path, whole: write(path.parent, [{**whole[0], "declaration": "older"}]), "1 of 1 entries"),
     ],
 )  # fmt: skip
@@ -112,12 +118,14 @@ def test_a_table_that_cannot_be_used_costs_one_warning_and_no_call(own, caplog, 
 
 
 def added(folder, monkeypatch) -> variants.Variant:
-    """A variant that the generated set lacks, in the user's folder."""
+    """A variant in the user's folder that the generated set lacks."""
     model = of_arch()[0]
     text = "# stands for a generated module\n"
     record = {
-        "id": f"{model.id}_mine", "op": model.op, "backend": model.backend, "arch": model.arch, "knobs": dict(model.knobs),
-        "declared": {}, "sha256": hashlib.sha256(text.encode()).hexdigest(), "file": f"{model.arch}/{model.op}/mine.py",
+        "id": f"{model.id}_mine", "op": model.op, "backend": model.backend, "arch": model.arch,
+        "knobs": dict(model.knobs),
+        "declared": {}, "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "file": f"{model.arch}/{model.op}/mine.py",
     }  # fmt: skip
     root = folder / measured.MODULES
     (root / model.arch / model.op).mkdir(parents=True)
@@ -134,7 +142,7 @@ def test_a_winner_outside_the_generated_set_is_selected(own, monkeypatch) -> Non
     assert registry.select(topk(), mine.id).rule == "argument"
     assert registry.explain(topk()).notes == []
     assert _output.variant(mine.id) == mine
-    # It has no part in a call for a GPU that it was not tuned on.
+    # It is no candidate for a call on a GPU that it was not tuned on.
     assert mine.id not in {c.variant.id for c in registry.explain(replace(topk(), gpu="")).candidates}
 
 
@@ -215,7 +223,7 @@ def test_neighbours_are_the_points_with_none_between_them_and_the_call() -> None
 
 
 def test_enclosed_by_points_a_variant_keeps_its_place_whatever_the_model_says() -> None:
-    """a is the slower one on both sides: a model that falls for it in the middle alone must not turn that round."""
+    """a is slower on both sides: a model that prefers it in the middle must not reverse that."""
     at = {-1.0: {"a": 40.0, "b": 10.0}, 1.0: {"a": 40.0, "b": 10.0}}
     points = [near(-1.0, a=12.0, b=10.0), near(1.0, a=13.0, b=10.0)]
     for place, point in enumerate(points):
@@ -223,7 +231,7 @@ def test_enclosed_by_points_a_variant_keeps_its_place_whatever_the_model_says() 
     middle = {"a": 10.0, "b": 10.0}
     found = measured.between(points, middle, lambda name, entry: at[entry["place"]][name])
     assert 1.19 < found["a"] / found["b"] < 1.31
-    # With points on one side alone it is the model that extrapolates.
+    # With points on one side only, the model extrapolates.
     found = measured.between(points[:1], middle, lambda name, entry: at[entry["place"]][name])
     assert found["a"] < found["b"]
 
@@ -250,7 +258,7 @@ def test_a_misjudged_variant_is_corrected_near_a_point_and_less_far_from_it() ->
 
 def test_between_two_points_the_nearer_one_counts_more_and_sessions_do_not_mix() -> None:
     flat = {"a": 1.0, "b": 1.0}
-    # The second session ran twice as slowly; only the order within each counts.
+    # The second session ran twice as slowly; only the order within each session counts.
     points = [near(0.5, a=10.0, b=12.0), near(1.5, a=44.0, b=20.0)]
     found = measured.between(points, flat, lambda name, entry: 1.0)
     assert found["a"] < found["b"]
@@ -275,10 +283,11 @@ def test_points_decide_alone_where_the_model_fails() -> None:
 
 
 def test_leaving_a_point_out_the_rest_nearly_finds_its_winner() -> None:
-    """The shipped table against itself: each point chosen from the others, and what that would lose. No GPU is asked.
+    """The shipped table against itself: each point is chosen from the others, and the loss is measured. Needs
+    no GPU.
 
-    A form of selection with fewer than nine points has none beyond the one that is left out, at whichever corner: what is
-    lost there, up to 25 % at one row of the forms with eight, is not judged.
+    If a form of selection has fewer than nine points, leaving one out leaves none beyond it at some corner:
+    the loss there, up to 25 % at one row of the forms with eight points, is not judged.
     """
     known = {v.id: v for v in variants.variants()}
     lost: dict[str, list[float]] = {}
@@ -307,7 +316,7 @@ def test_leaving_a_point_out_the_rest_nearly_finds_its_winner() -> None:
         blind.setdefault(held["op"], []).append(us[min(model, key=model.__getitem__)] / best - 1)
     mean = {op: sum(each) / len(each) for op, each in lost.items()}
     assert mean["lightning_indexer"] < 0.01 and mean["topk_selector"] < 0.01 and mean["sparse_mla"] < 0.04
-    # The clock alone loses nothing at points of scoring, where other points can but mislead.
+    # For scoring the clock alone is exact at its points, so other points can only mislead.
     assert all(mean[op] <= max(0.01, sum(blind[op]) / len(blind[op])) for op in mean), (mean, blind)
 
 
@@ -336,7 +345,7 @@ H20 = "NVIDIA H20"
 
 
 def held_at(op: str, form: str, **sizes: int) -> dict[str, Any]:
-    """The H200's entry of these sizes."""
+    """The H200's entry for these sizes."""
     return next(
         e for e in measured.tuned_table(GPU)
         if (e["op"], e["form"]) == (op, form) and sizes.items() <= e["bucket"].items()
@@ -344,7 +353,8 @@ def held_at(op: str, form: str, **sizes: int) -> dict[str, Any]:
 
 
 def test_a_card_without_a_table_takes_what_its_siblings_points_say() -> None:
-    """At every point of the H200 an H100 takes the winner there with the launch dims recorded, and says whose table it was."""
+    """At every point of the H200 an H100 takes that winner with its launch dims,
+    and names the table it came from."""
     for held in measured.tuned_table(GPU):
         call = call_of(held)
         own, other = registry.select(call), registry.select(replace(call, gpu=H100))
@@ -361,12 +371,13 @@ def test_a_card_without_a_table_takes_what_its_siblings_points_say() -> None:
     ],
 )
 def test_where_the_model_alone_lost_most_an_h100_takes_what_an_h200_does(op, form, point, sizes) -> None:
-    """Selection of 200 rows of 8192, attention of 16 queries and scoring of 96 sequences of 4096, measured on an H100."""
+    """Selection of 200 rows of 8192, attention of 16 queries and scoring of 96 sequences of 4096,
+    measured on an H100."""
     held = held_at(op, form, **point)
     call = call_of({**held, "bucket": {**held["bucket"], **sizes}})
     own, other = registry.select(call), registry.select(replace(call, gpu=H100))
     assert (other.variant, other.launch) == (own.variant, own.launch)
-    # Of scoring the model is the clock, which needs no points for that.
+    # Scoring is predicted by the clock, which needs no points for this.
     alone = registry.select(replace(call, gpu=""))
     assert (alone.variant == own.variant) is alone.rule.startswith(
         models.CLOCK
@@ -377,7 +388,7 @@ def test_launch_dims_that_other_sms_were_tuned_for_are_worked_out_anew() -> None
     held = next(e for e in measured.tuned_table(GPU) if e["launch"].get("splits") == 4)
     call = call_of(held)
     assert registry.select(replace(call, gpu=H100)).launch["splits"] == 4
-    # By the winner there alone, as the scaled times may prefer another.
+    # Only the winner's time, as scaled times of others may be better.
     only = {**held, "us": {held["variant"]: held["us"][held["variant"]]}}
     for gpu, sms in ((H20, 0), (H20, 78), (GPU, 78)):
         there = replace(call, gpu=gpu, sms=sms)
@@ -402,7 +413,7 @@ def test_with_other_sms_each_variants_time_is_scaled_and_with_as_many_the_order_
         found = {c.variant.id: c.estimated_us for c in registry.explain(call).candidates}
         ratios = {round(found[name] / us, 6) for name, us in held["us"].items() if found.get(name)}
         assert (len(ratios) == 1) is one and min(ratios) >= 1.0
-        # A product without a row has the rates of the reference, whose table it is.
+        # A product without a row has the rates of the reference GPU, whose table it is.
         assert (ratios == {1.0}) is gpu.startswith("NVIDIA GH200")
 
 
@@ -430,11 +441,12 @@ def test_points_of_a_cards_own_leave_its_sibling_out(own) -> None:
     write(own, [entry(call, {other: 1.0, theirs.variant.id: 2.0})], gpu=H100, file=H100)
     assert (registry.select(call).variant.id, registry.select(call).rule) == (other, "user's tuned table")
     assert registry.select(topk(16, gpu=H100)).rule == "between tuned points"
-    # Of operations that its table lacks the sibling's speaks, and of all where its own are left out.
+    # A sibling's table serves operations that the card's own table lacks, and all of them if its own is
+    # ignored.
     mla = call_of(held_at("sparse_mla", "bf16", t=16))
     assert registry.select(replace(mla, gpu=H100)).rule == "tuned table of the H200"
     assert registry.select(replace(call, own=False)) == theirs
-    # The user's points of a sibling count like the shipped ones beside them.
+    # The user's points for a sibling count like the shipped ones.
     write(own, [entry(topk(), {other: 1.0, theirs.variant.id: 2.0})])
     (own / f"{measured.slug(H100)}.json").unlink()
     clear()

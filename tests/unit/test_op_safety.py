@@ -1,4 +1,5 @@
-"""What ops refuse or survive inside any process: threads, tensors that change, bad addresses and values, interruptions."""
+"""What ops refuse or survive in any process: threads, changing tensors, bad addresses and values,
+interruptions."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def draw(op: str, form: str, seed: int = 3, **params) -> dict:
 
 
 def call_of(op: str) -> tuple:
-    """A public op with small arguments by name, and the operand names of its problem for arguments that differ."""
+    """A public op with small arguments by name,
+    and the problem's operand names of arguments that are named differently."""
     if op == "sparse_mla":
         inputs = draw("sparse_mla", "bf16", t=2, heads=8, topk=64, n=128)
         names = ("q_nope", "q_pe", "kpe", "indices", "attn_sink", "sm_scale")
@@ -282,7 +284,7 @@ def int32(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-# (op, argument, bad value, rule, whether kernels give it no meaning)
+# (op, argument, bad value, rule, whether its meaning is undefined for kernels)
 BAD_VALUES = [
     ("lightning_indexer", "seq_lens", int32(-1)[:, None], "0 to min", True),
     ("lightning_indexer", "seq_lens", int32(193)[:, None], "0 to min", True),
@@ -297,7 +299,8 @@ BAD_VALUES = [
     ("topk_selector", "block_table", int32(1, 1)[:, None], "at most max_pages", True),
     ("topk_selector", "block_table", int32(1, 2, -7, 0, 0, 0, 0, 0).view(2, 4), "page ids", True),
     ("topk_selector", "block_table", int32(1, 2, 2**25, 0, 0, 0, 0, 0).view(2, 4), "page ids", True),
-    ("resample_trajectories", "src_times", torch.arange(40.0).flip(0).view(2, 20), "finite and ascending", True),
+    ("resample_trajectories", "src_times", torch.arange(40.0).flip(0).view(2, 20), "finite and ascending",
+     True),
     ("sparse_mla", "indices", int32(*[128, *range(127)]).view(2, 64), "token ids", False),
     ("sparse_mla", "indices", int32(*[-2, *range(127)]).view(2, 64), "token ids", False),
 ]  # fmt: skip
@@ -305,7 +308,8 @@ BAD_VALUES = [
 
 @pytest.mark.parametrize(("op", "name", "value", "rule", "undefined"), BAD_VALUES)
 def test_values_out_of_range(op, name, value, rule, undefined, monkeypatch) -> None:
-    """Asked to check, every bad value is refused. Else off the GPU only those whose meaning is undefined."""
+    """With checks on, every bad value is refused; otherwise, off the GPU,
+    only values of undefined meaning are."""
     call, arguments = call_of(op)
     bad = {**arguments, name: value}
     if undefined:
@@ -382,8 +386,10 @@ def test_sizes_without_memory_answer_at_once() -> None:
 @pytest.mark.parametrize(
     ("op", "out", "other"),
     [
-        ("sparse_mla", "out", "q_nope"), ("sparse_mla", "lse", "attn_sink"), ("topk_selector", "out", "block_table"),
-        ("topk_selector", "out", "row_ends"), ("lightning_indexer", "out", "weights"), ("prefill", "out", "weights"),
+        ("sparse_mla", "out", "q_nope"), ("sparse_mla", "lse", "attn_sink"),
+        ("topk_selector", "out", "block_table"),
+        ("topk_selector", "out", "row_ends"), ("lightning_indexer", "out", "weights"),
+        ("prefill", "out", "weights"),
         ("resample_trajectories", "out", "tgt_times"),
     ],
 )  # fmt: skip
@@ -522,7 +528,7 @@ def test_a_workload_of_every_op_is_aligned_as_declared(op: str) -> None:
 
 
 def test_a_workspace_on_another_stream_waits_for_the_one_before(monkeypatch) -> None:
-    """Two streams that share a workspace take turns: the second waits, and the allocator knows that it uses the memory."""
+    """Two streams that share a workspace take turns: the second waits, and the allocator knows of its use."""
     log: list[tuple] = []
 
     class Stream:

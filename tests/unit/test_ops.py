@@ -94,7 +94,8 @@ def test_sparse_mla(name: str, arch: str) -> None:
     ],
 )
 def test_the_largest_scores_are_true_maxima(name: str, variant: str | None, splits: int | None) -> None:
-    """Whatever a softmax is kept below: scores rise slowly along each query's ids, so that references are lower than maxima."""
+    """Whatever reference a softmax uses: scores rise slowly along each query's ids,
+    so references lag behind maxima."""
     problem = problems.get("sparse_mla")
     workload = problem.workload(name)
     if workload.tier == "real":
@@ -103,7 +104,7 @@ def test_the_largest_scores_are_true_maxima(name: str, variant: str | None, spli
     inputs = problem.make(workload, torch.Generator().manual_seed(4))
     queries = [inputs[n] for n in ("q_rows", "q_nope", "q_pe") if n in inputs]
     if workload.tier == "real":
-        # Of one direction, longer from token to token: by less than eight powers of two in each tile.
+        # Keys of one direction that grow from token to token, by less than eight powers of two per tile.
         steps = torch.linspace(0, 12, 700)[:, None]
         inputs["ckv"].copy_(steps / 512 / inputs["sm_scale"])
         inputs["kpe"].zero_()
@@ -123,7 +124,7 @@ def test_the_largest_scores_are_true_maxima(name: str, variant: str | None, spli
     else:
         kv = inputs.get("ckv", inputs.get("kv_cache"))
     t, heads = queries[0].shape[:2]
-    # A softmax that takes the largest score alone: its lse is that score.
+    # A softmax with all weight on the largest score: its lse is that score.
     sharp = {
         **inputs,
         "sm_scale": inputs["sm_scale"] * 2.0**40,
@@ -147,7 +148,8 @@ def test_the_largest_scores_are_true_maxima(name: str, variant: str | None, spli
 
 
 def test_the_largest_scores_of_equal_ones_and_of_none() -> None:
-    """Many equal scores, also of zero, are not their sum; a query without an id has -inf, whatever its lse is to be."""
+    """The maximum of many equal scores, also of zero, is not their sum; a query without ids has -inf,
+    whatever its lse."""
     inputs, _ = drawn("sparse_mla", "tiny_h16")
     q = torch.ones_like(inputs["q_nope"])
     q[0, 3] = 0.0
@@ -167,7 +169,8 @@ def test_the_largest_scores_of_equal_ones_and_of_none() -> None:
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 def test_ids_of_a_window_lie_in_the_pages_of_the_last_tokens(arch: str) -> None:
-    """Into rows of a wider buffer, from a slice of a table; lengths past the table and below zero are the nearest."""
+    """Into rows of a wider buffer, from a slice of a table;
+    lengths past the table or below zero are clamped."""
     lens = torch.tensor([[1, 5], [0, -4], [30, 99]], dtype=torch.int32)
     table = torch.tensor([[7, 3, 5, -9], [-9, -9, -9, -9], [-9, 2, 9, 4]], dtype=torch.int32)
     wide = torch.full((6, 20), 77, dtype=torch.int32)
@@ -188,10 +191,13 @@ def test_ids_of_a_window_lie_in_the_pages_of_the_last_tokens(arch: str) -> None:
 BAD_WINDOW = {
     "window": ({"window": 0}, InvalidArgumentError, "window.*1 to 1048576"),
     "page size": ({"page_size": 0}, InvalidArgumentError, "page_size.*1 to"),
-    "page size too large": ({"page_size": 1 << 30}, InvalidArgumentError, "max_pages . page_size <= 2147483647"),
+    "page size too large":
+        ({"page_size": 1 << 30}, InvalidArgumentError, "max_pages . page_size <= 2147483647"),
     "lengths dtype": ({"seq_lens": torch.zeros(2, 1)}, ArgumentTypeError, "seq_lens.*int32"),
-    "lengths of rows": ({"seq_lens": torch.zeros(2, dtype=torch.int32)}, InvalidArgumentError, "seq_lens.*2 dimensions"),
-    "sequences": ({"window_table": torch.zeros(3, 4, dtype=torch.int32)}, InvalidArgumentError, "window_table.*b = 2"),
+    "lengths of rows":
+        ({"seq_lens": torch.zeros(2, dtype=torch.int32)}, InvalidArgumentError, "seq_lens.*2 dimensions"),
+    "sequences": ({"window_table": torch.zeros(3, 4, dtype=torch.int32)}, InvalidArgumentError,
+                  "window_table.*b = 2"),
     "out": ({"out": torch.zeros(2, 5, dtype=torch.int32)}, InvalidArgumentError, "out.*window = 4"),
 }  # fmt: skip
 
@@ -200,7 +206,8 @@ BAD_WINDOW = {
 def test_window_ids_refuses(case: str) -> None:
     change, error, message = BAD_WINDOW[case]
     args = {
-        "seq_lens": torch.zeros(2, 1, dtype=torch.int32), "window_table": torch.zeros(2, 4, dtype=torch.int32), "window": 4, **CPU
+        "seq_lens": torch.zeros(2, 1, dtype=torch.int32),
+        "window_table": torch.zeros(2, 4, dtype=torch.int32), "window": 4, **CPU
     }  # fmt: skip
     with pytest.raises(error, match=message):
         window_ids(**{**args, **change})
@@ -208,7 +215,8 @@ def test_window_ids_refuses(case: str) -> None:
 
 @pytest.mark.parametrize(("heads", "arch"), [(8, "sm_90a"), (12, "sm_100a"), (64, "sm_90a"), (64, "sm_100a")])
 def test_rows_of_528_bytes_in_place(heads: int, arch: str) -> None:
-    """Paged, of a wider buffer, between NaN: 512 e4m3 values and four scales, read here from the bytes themselves."""
+    """Paged, in a wider buffer, between NaN: 512 e4m3 values and four scales,
+    decoded here from the bytes themselves."""
     generator = torch.Generator().manual_seed(heads)
     normal = partial(torch.randn, generator=generator)
     values = normal(5, 40, 512).clamp(-4, 4).to(torch.float8_e4m3fn)
@@ -221,7 +229,8 @@ def test_rows_of_528_bytes_in_place(heads: int, arch: str) -> None:
     ids = torch.randint(-1, 200, (3, 100), generator=generator, dtype=torch.int32)
     ids[1], ids[2, 4] = -1, 200
     out, lse = sparse_mla(
-        q, None, cache.view(torch.float8_e4m3fn), ids, sm_scale=0.05, attn_sink=sink, lse_base="e", row_format="nope8", arch=arch, **CPU,
+        q, None, cache.view(torch.float8_e4m3fn), ids, sm_scale=0.05, attn_sink=sink, lse_base="e",
+        row_format="nope8", arch=arch, **CPU,
     )  # fmt: skip
     assert not out[1].any() and (lse[1] == -math.inf).all()
     for row in (0, 2):
@@ -236,7 +245,7 @@ def test_rows_of_528_bytes_in_place(heads: int, arch: str) -> None:
 @pytest.mark.parametrize("planar", [False, True], ids=["interleaved", "planar"])
 @pytest.mark.parametrize(("heads", "arch"), [(8, "sm_90a"), (20, "sm_100a"), (64, "sm_90a"), (64, "sm_100a")])
 def test_tokens_of_deepseek_v41_in_place(heads: int, arch: str, planar: bool) -> None:
-    """Pages of a wider buffer, between NaN: 512 e4m3 values and 16 scales, read here from the bytes themselves."""
+    """Pages of a wider buffer, between NaN; the reference reads the bytes themselves."""
     generator = torch.Generator().manual_seed(heads)
     normal = partial(torch.randn, generator=generator)
     values = normal(5, 40, 512).clamp(-4, 4).to(torch.float8_e4m3fn)
@@ -292,7 +301,7 @@ def test_out_forms_write_into_their_tensors() -> None:
 
 @pytest.fixture
 def reached(monkeypatch) -> Iterator[dict[str, object]]:
-    """What the interpreter was handed at the last launch."""
+    """The operands that the interpreter got at the last launch."""
     found: dict[str, object] = {}
     prepare = executors.Interpreter.prepare
 
@@ -312,7 +321,8 @@ def reached(monkeypatch) -> Iterator[dict[str, object]]:
 
 
 def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(reached) -> None:
-    """Joined queries, heads before queries, slices of wider buffers: each in place, and nothing is written beside outputs."""
+    """Joined queries, heads before queries, slices of wider buffers: all in place,
+    with nothing written around outputs."""
     inputs, expected = drawn("sparse_mla", "lengths")
     t, heads, topk = *inputs["q_nope"].shape[:2], inputs["indices"].shape[1]
     q = torch.cat([inputs["q_nope"], inputs["q_pe"]], dim=2).transpose(0, 1).contiguous().transpose(0, 1)
@@ -323,7 +333,8 @@ def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(reache
     whole, lses = torch.zeros(heads, t, 640).bfloat16(), torch.zeros(t, heads + 4)
     out, lse = whole[:, :, 64:576].transpose(0, 1), lses[:, :heads]
     got, got_lse = sparse_mla(
-        q, None, kv[:, :32, :576], ids, sm_scale=inputs["sm_scale"], topk_length=inputs["topk_length"], empty_lse=math.inf,
+        q, None, kv[:, :32, :576], ids, sm_scale=inputs["sm_scale"], topk_length=inputs["topk_length"],
+        empty_lse=math.inf,
         out=out, lse=lse, **CPU,
     )  # fmt: skip
     places = {
@@ -347,7 +358,7 @@ def assert_lie_there(reached, places) -> None:
 
 
 def within(value: torch.Tensor, before: int = 1, after: int = 2) -> torch.Tensor:
-    """The same within rows that are longer by so many ones on either side."""
+    """The same values within rows that are longer on either side, filled with ones."""
     wide = value.new_ones(*value.shape[:-1], before + value.shape[-1] + after)
     return wide[..., before : before + value.shape[-1]].copy_(value)
 
@@ -375,7 +386,8 @@ def test_indexer_decode_and_prefill() -> None:
     for name in ("decode_mtp3", "decode_skip"):
         inputs, expected = drawn("lightning_indexer", name)
         logits = lightning_indexer(
-            inputs["q"], inputs["k_cache"].view(-1, 64, 1, 132), inputs["weights"], inputs["seq_lens"], inputs["block_table"],
+            inputs["q"], inputs["k_cache"].view(-1, 64, 1, 132), inputs["weights"], inputs["seq_lens"],
+            inputs["block_table"],
             skip_below=inputs["skip_below"], **CPU,
         )  # fmt: skip
         assert problems.get("lightning_indexer").compare("decode", inputs, {"logits": logits}, expected).ok
@@ -395,7 +407,8 @@ def step_inputs(lens: list[list[int]], heads: int = 16, pages: int = 12) -> dict
     )
     rows = len(lens) * len(lens[0])
     return {
-        "q_index": inputs["q"], "k_index_cache": inputs["k_cache"].view(pages, 64, 1, 132), "weights": inputs["weights"],
+        "q_index": inputs["q"], "k_index_cache": inputs["k_cache"].view(pages, 64, 1, 132),
+        "weights": inputs["weights"],
         "seq_lens": inputs["seq_lens"], "block_table": inputs["block_table"],
         "q_nope": torch.randn(rows, heads, 512, generator=generator).bfloat16(),
         "q_pe": torch.randn(rows, heads, 64, generator=generator).bfloat16(),
@@ -410,7 +423,8 @@ def test_decode_step_chains_the_three() -> None:
     scores = problems.get("lightning_indexer").reference(
         "decode",
         {
-            "q": inputs["q_index"], "k_cache": inputs["k_index_cache"].view(12, -1), "weights": inputs["weights"],
+            "q": inputs["q_index"], "k_cache": inputs["k_index_cache"].view(12, -1),
+            "weights": inputs["weights"],
             "seq_lens": inputs["seq_lens"], "block_table": inputs["block_table"], "skip_below": 0,
         },
     )["logits"].view(6, -1)  # fmt: skip
@@ -426,8 +440,10 @@ def test_decode_step_chains_the_three() -> None:
     attention = problems.get("sparse_mla").reference(
         "bf16",
         {
-            "q_nope": inputs["q_nope"], "q_pe": inputs["q_pe"], "ckv": inputs["kv"].view(-1, 512), "kpe": inputs["kpe"].view(-1, 64),
-            "indices": step.indices, "attn_sink": torch.full((16,), -math.inf), "sm_scale": 0.1, "lse_scale": 1.0,
+            "q_nope": inputs["q_nope"], "q_pe": inputs["q_pe"], "ckv": inputs["kv"].view(-1, 512),
+            "kpe": inputs["kpe"].view(-1, 64),
+            "indices": step.indices, "attn_sink": torch.full((16,), -math.inf), "sm_scale": 0.1,
+            "lse_scale": 1.0,
         },
     )  # fmt: skip
     assert (step.out.double() - attention["out"]).norm() / attention["out"].norm() < 3e-3
@@ -461,7 +477,7 @@ def test_prefill_step_matches_decode_of_the_same_rows() -> None:
 
 
 def test_a_prefill_takes_no_key_past_the_last() -> None:
-    """129 keys are rows of 132 logits: what lies behind the last key is nobody's, whatever a window says."""
+    """129 keys have rows of 132 logits: what follows the last key is undefined, whatever a window says."""
     size = steps.StepSize("prefill", rows=5, context=129, topk=64, heads=8, index_heads=32)
     drawn = steps.draw(size)[0]
     longer = replace(drawn, tensors={**drawn.tensors, "k_end": torch.full((5,), 129 + 50, dtype=torch.int32)})
@@ -554,7 +570,8 @@ def test_calls_of_ever_new_sizes_do_not_add_up(monkeypatch) -> None:
     for topk in (64, 128, 192, 256, 64, 256):
         ids = inputs["indices"][:, :topk].contiguous()
         out, _ = sparse_mla(
-            inputs["q_nope"], inputs["q_pe"], inputs["ckv"], ids, sm_scale=inputs["sm_scale"], kpe=inputs["kpe"],
+            inputs["q_nope"], inputs["q_pe"], inputs["ckv"], ids, sm_scale=inputs["sm_scale"],
+            kpe=inputs["kpe"],
             workspace=scratch, **CPU,
         )  # fmt: skip
         assert len(_base._prepared) <= 3 and len(registry._selected) <= 2 and len(scratch._views) <= 3
@@ -579,7 +596,8 @@ def test_replaced_workspace_memory_is_kept_only_for_captures_that_saw_it(monkeyp
 
 
 def test_what_a_capture_fills_is_never_kept_for_later(monkeypatch) -> None:
-    """A capture records memsets without running them: memory filled there would be garbage outside the graph."""
+    """A capture records memsets without running them: outside the graph,
+    memory filled there would be garbage."""
     from dsl_kernels import ops
     from dsl_kernels.ops import _base, workspace
 
@@ -740,77 +758,104 @@ def test_workspace_grows_once_and_is_kept() -> None:
 
 
 BAD_MLA = {
-    "dtype": (lambda a: a.update(q_nope=a["q_nope"].float()), ArgumentTypeError, "q_nope.*bfloat16.*float32.*Fix"),
+    "dtype": (lambda a: a.update(q_nope=a["q_nope"].float()), ArgumentTypeError,
+              "q_nope.*bfloat16.*float32.*Fix"),
     "rank": (lambda a: a.update(q_pe=a["q_pe"][0]), InvalidArgumentError, "q_pe.*3 dimensions"),
-    "heads disagree": (lambda a: a.update(q_pe=a["q_pe"][:, :8].contiguous()), InvalidArgumentError, "q_pe.*heads = 16"),
+    "heads disagree": (lambda a: a.update(q_pe=a["q_pe"][:, :8].contiguous()), InvalidArgumentError,
+                       "q_pe.*heads = 16"),
     "rows disagree": (lambda a: a.update(indices=a["indices"][:1]), InvalidArgumentError, "indices.*t = 2"),
     "last axis apart": (
-        lambda a: a.update(q_nope=a["q_nope"].transpose(1, 2).contiguous().transpose(1, 2)), InvalidArgumentError,
+        lambda a: a.update(q_nope=a["q_nope"].transpose(1, 2).contiguous().transpose(1, 2)),
+        InvalidArgumentError,
         "q_nope.*stride of 1 along axis 2",
     ),
     "heads apart by no 16 bytes": (
-        lambda a: a.update(q_nope=a["q_nope"].new_zeros(2, 16, 515)[..., :512]), InvalidArgumentError, "q_nope.*16 bytes",
+        lambda a: a.update(q_nope=a["q_nope"].new_zeros(2, 16, 515)[..., :512]), InvalidArgumentError,
+        "q_nope.*16 bytes",
     ),
-    "one query for all": (lambda a: a.update(q_pe=a["q_pe"][:1].expand(2, -1, -1)), InvalidArgumentError, "q_pe.*positive"),
+    "one query for all": (lambda a: a.update(q_pe=a["q_pe"][:1].expand(2, -1, -1)), InvalidArgumentError,
+                          "q_pe.*positive"),
     "out over itself": (
-        lambda a: a.update(out=a["q_nope"].new_zeros(4096).as_strided((2, 16, 512), (8, 16, 1))), InvalidArgumentError,
+        lambda a: a.update(out=a["q_nope"].new_zeros(4096).as_strided((2, 16, 512), (8, 16, 1))),
+        InvalidArgumentError,
         "out.*do not overlap",
     ),
     "joined width": (lambda a: a.update(q_pe=None), InvalidArgumentError, "q_nope.*576"),
-    "lengths dtype": (lambda a: a.update(topk_length=torch.zeros(2)), ArgumentTypeError, "topk_length.*int32"),
+    "lengths dtype": (lambda a: a.update(topk_length=torch.zeros(2)), ArgumentTypeError,
+                      "topk_length.*int32"),
     "empty lse": (lambda a: a.update(empty_lse=0.0), InvalidArgumentError, "empty_lse.*-inf or inf"),
-    "int64 ids": (lambda a: a.update(indices=a["indices"].long()), ArgumentTypeError, "indices.*int32.*int64"),
-    "cache width": (lambda a: a.update(kv=a["kv"][:, :500].contiguous()), InvalidArgumentError, "kv.*512.*576.*656"),
-    "rope of queries alone": (lambda a: a.update(kpe=None), InvalidArgumentError, "q_pe.*None.*512 dims alone.*kpe"),
-    "cache dtype": (lambda a: a.update(kv=a["kv"].float()), ArgumentTypeError, "kv.*bfloat16 rows or 656-byte"),
+    "int64 ids": (lambda a: a.update(indices=a["indices"].long()), ArgumentTypeError,
+                  "indices.*int32.*int64"),
+    "cache width": (lambda a: a.update(kv=a["kv"][:, :500].contiguous()), InvalidArgumentError,
+                    "kv.*512.*576.*656"),
+    "rope of queries alone":
+        (lambda a: a.update(kpe=None), InvalidArgumentError, "q_pe.*None.*512 dims alone.*kpe"),
+    "cache dtype":
+        (lambda a: a.update(kv=a["kv"].float()), ArgumentTypeError, "kv.*bfloat16 rows or 656-byte"),
     "cache gaps": (
-        lambda a: a.update(kv=torch.zeros(4 * 64 * 512 + 64).bfloat16().as_strided((3, 64, 512), (64 * 512 + 8, 512, 1))), InvalidArgumentError,
+        lambda a: a.update(kv=torch.zeros(4 * 64 * 512 + 64).bfloat16().as_strided((3, 64, 512),
+            (64 * 512 + 8, 512, 1))), InvalidArgumentError,
         "kv.*a whole number",
     ),
-    "caches unlike": (lambda a: a.update(kv=torch.zeros(4, 70, 512).bfloat16()[:, :64]), InvalidArgumentError, "kpe.*pages like kv.*lay both caches out alike"),
+    "caches unlike": (lambda a: a.update(kv=torch.zeros(4, 70, 512).bfloat16()[:, :64]), InvalidArgumentError,
+                      "kpe.*pages like kv.*lay both caches out alike"),
     "misaligned rows": (
         lambda a: a.update(kv=torch.zeros(513, 516).bfloat16()[:512, :512]), InvalidArgumentError, "16 bytes",
     ),
     "lse base": (lambda a: a.update(lse_base="10"), InvalidArgumentError, "lse_base"),
-    "rows of no format": (lambda a: a.update(row_format="fp4"), InvalidArgumentError, "row_format.*'bf16' or 'nope'"),
+    "rows of no format":
+        (lambda a: a.update(row_format="fp4"), InvalidArgumentError, "row_format.*'bf16' or 'nope'"),
     "528 bytes without a format": (
-        lambda a: a.update(kv=torch.zeros(512, 528, dtype=torch.uint8), kpe=None, q_pe=None), InvalidArgumentError,
+        lambda a: a.update(kv=torch.zeros(512, 528, dtype=torch.uint8), kpe=None, q_pe=None),
+        InvalidArgumentError,
         "row_format.*'nope8', 'v41' or 'v41_planar'.*e4m3.*V32_NO_ROPE",
     ),
     "tokens of V4.1 in no pages": (
-        lambda a: a.update(kv=torch.zeros(512, 528, dtype=torch.uint8), kpe=None, q_pe=None, row_format="v41"), InvalidArgumentError,
+        lambda a: a.update(
+            kv=torch.zeros(512, 528, dtype=torch.uint8), kpe=None, q_pe=None, row_format="v41"
+        ),
+        InvalidArgumentError,
         "kv.*pages, page_size, 528",
     ),
     "tokens of V4.1 beside rope": (
-        lambda a: a.update(kv=torch.zeros(8, 64, 528, dtype=torch.uint8), row_format="v41_planar"), InvalidArgumentError,
+        lambda a: a.update(kv=torch.zeros(8, 64, 528, dtype=torch.uint8), row_format="v41_planar"),
+        InvalidArgumentError,
         "kpe.*None.*'v41_planar'",
     ),
     "tokens of V4.1 in bf16": (
-        lambda a: a.update(kv=torch.zeros(8, 64, 528).bfloat16(), kpe=None, q_pe=None, row_format="v41"), ArgumentTypeError,
+        lambda a: a.update(kv=torch.zeros(8, 64, 528).bfloat16(), kpe=None, q_pe=None, row_format="v41"),
+        ArgumentTypeError,
         "kv.*528-byte tokens.*bfloat16",
     ),
     "a second cache of V4 beside V4.1": (
         lambda a: a.update(
-            kv=torch.zeros(8, 64, 528, dtype=torch.uint8), kpe=None, q_pe=None, row_format="v41", extra_indices=a["indices"],
-            extra_kv=torch.zeros(8, 64, 584, dtype=torch.uint8),
-        ), InvalidArgumentError, "extra_kv.*528.*584",
+            kv=torch.zeros(8, 64, 528, dtype=torch.uint8), kpe=None, q_pe=None, row_format="v41",
+            extra_indices=a["indices"], extra_kv=torch.zeros(8, 64, 584, dtype=torch.uint8),
+        ),
+        InvalidArgumentError,
+        "extra_kv.*528.*584",
     ),
     "528 bytes beside rope": (
-        lambda a: a.update(kv=torch.zeros(512, 528, dtype=torch.uint8), kpe=None, row_format="nope8"), InvalidArgumentError,
+        lambda a: a.update(kv=torch.zeros(512, 528, dtype=torch.uint8), kpe=None, row_format="nope8"),
+        InvalidArgumentError,
         "q_pe.*None.*512",
     ),
-    "rows of another format": (lambda a: a.update(row_format="fp8"), InvalidArgumentError, "row_format.*'bf16', which kv is"),
+    "rows of another format": (lambda a: a.update(row_format="fp8"), InvalidArgumentError,
+                               "row_format.*'bf16', which kv is"),
     "splits": (lambda a: a.update(splits=99), InvalidArgumentError, "splits.*1 to 16"),
     "maxima over lse": (
         lambda a: a.update(dict.fromkeys(("lse", "max_logits"), torch.zeros(2, 16))), InvalidArgumentError,
         "lse.*overlap with max_logits",
     ),
-    "maxima in bf16": (lambda a: a.update(max_logits=torch.zeros(2, 16).bfloat16()), ArgumentTypeError, "max_logits.*float32"),
+    "maxima in bf16": (lambda a: a.update(max_logits=torch.zeros(2, 16).bfloat16()), ArgumentTypeError,
+                       "max_logits.*float32"),
     "maxima in a list": (lambda a: a.update(max_logits=[0.0]), ArgumentTypeError, "max_logits.*list"),
     "a scale beside maxima": (
-        lambda a: a.update(max_logits=torch.zeros(2, 16), sm_scale=1e12), InvalidArgumentError, "sm_scale.*4294967296",
+        lambda a: a.update(max_logits=torch.zeros(2, 16), sm_scale=1e12), InvalidArgumentError,
+        "sm_scale.*4294967296",
     ),
-    "sink shape": (lambda a: a.update(attn_sink=torch.zeros(8)), InvalidArgumentError, "attn_sink.*heads = 16"),
+    "sink shape": (lambda a: a.update(attn_sink=torch.zeros(8)), InvalidArgumentError,
+                   "attn_sink.*heads = 16"),
     "no executor": (lambda a: a.update(executor=None), ExecutorUnavailableError, "interpreter"),
     "cuda on cpu": (lambda a: a.update(executor="cuda"), ExecutorUnavailableError, "CUDA tensors"),
     "unknown executor": (lambda a: a.update(executor="gpu"), UnknownNameError, "interpreter"),
@@ -824,7 +869,8 @@ def test_sparse_mla_refuses(case: str) -> None:
     change, error, message = BAD_MLA[case]
     inputs, _ = drawn("sparse_mla", "tiny_h16")
     args = {
-        "q_nope": inputs["q_nope"], "q_pe": inputs["q_pe"], "kv": inputs["ckv"], "kpe": inputs["kpe"], "indices": inputs["indices"],
+        "q_nope": inputs["q_nope"], "q_pe": inputs["q_pe"], "kv": inputs["ckv"], "kpe": inputs["kpe"],
+        "indices": inputs["indices"],
         "sm_scale": 0.1, **CPU,
     }  # fmt: skip
     change(args)
@@ -967,7 +1013,7 @@ def test_topk_selector_refuses(case: str) -> None:
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
 @pytest.mark.parametrize("scores", ("normal", "specials", "zeros"))
 def test_scores_of_16_bits_rank_as_the_same_numbers_in_fp32(dtype: torch.dtype, scores: str) -> None:
-    """At any address of an element, and without a copy in fp32."""
+    """At any element's address, and without an fp32 copy."""
     drawn = draw(scores, 3, 1203, torch.Generator().manual_seed(3)).to(dtype)
     ends = torch.tensor([1203, 900, 70], dtype=torch.int32)
     held = torch.full((3, 1210), math.inf, dtype=dtype)[:, 3:1206].copy_(drawn)
@@ -977,7 +1023,8 @@ def test_scores_of_16_bits_rank_as_the_same_numbers_in_fp32(dtype: torch.dtype, 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16))
 def test_values_and_positions_beside_the_ids(dtype: torch.dtype) -> None:
-    """In the order of the ids, into any rows, with nothing written beside them, and nowhere where they are not asked for."""
+    """In the order of the ids, into any rows, with nothing written around them,
+    and only if they are requested."""
     scores = torch.randn(3, 400, generator=torch.Generator().manual_seed(6)).to(dtype)
     starts, ends = (torch.tensor(x, dtype=torch.int32) for x in ([0, 7, 3], [400, 300, 20]))
     table = torch.randperm(21, generator=torch.Generator().manual_seed(7)).int().view(3, 7)
@@ -1038,7 +1085,7 @@ def test_an_option_of_selection_is_one_launch_and_makes_no_tensor(monkeypatch, o
 
     scores, ends, out = torch.zeros(2, 100), torch.full((2,), 100).int(), torch.zeros(2, 16).int()
     monkeypatch.setattr(_base, "_launcher", launcher)
-    # Off the GPU values are compared, by operations of torch.
+    # Off the GPU values are compared by torch operations; this test is not about them.
     monkeypatch.setattr(Bound, "hold", lambda *_: None)
     _base.clear()
     try:
@@ -1086,7 +1133,7 @@ def test_absolute_positions_count_from_column_0(k: int) -> None:
 
 @pytest.mark.parametrize("name", ["decode_strided", "decode_one_strided", "prefill_strided"])
 def test_scoring_takes_operands_as_frameworks_hold_them(name: str, reached) -> None:
-    """Each in place, the pages of the cache with gaps, and nothing is written beside the scores."""
+    """Each in place, the cache's pages with gaps, and with nothing written around the scores."""
     inputs, expected = drawn("lightning_indexer", name)
     form = name.partition("_")[0]
     rows = inputs["q"].shape[:-2]
@@ -1095,7 +1142,7 @@ def test_scoring_takes_operands_as_frameworks_hold_them(name: str, reached) -> N
     call = lightning_indexer if form == "decode" else lightning_indexer_prefill
     taken = dict(given)
     if form == "decode":
-        # As vLLM holds them.
+        # vLLM's layout.
         taken["k_cache"] = given["k_cache"].unflatten(1, (64, 1, 132))
         taken["weights"] = torch.zeros(rows.numel(), 68)[:, :64].copy_(given["weights"].flatten(0, 1))
         given["weights"] = taken["weights"]
@@ -1111,12 +1158,14 @@ def test_scoring_takes_operands_as_frameworks_hold_them(name: str, reached) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k_cache": torch.zeros(3, 8448 + 16, dtype=torch.uint8)[:, :8448]}, "k_cache.*multiple of 128 bytes.*8464"),
+        ({"k_cache": torch.zeros(3, 8448 + 16, dtype=torch.uint8)[:, :8448]},
+         "k_cache.*multiple of 128 bytes.*8464"),
         ({"k_cache": torch.zeros(3, 64, 133, dtype=torch.uint8)[..., :132]}, "k_cache.*contiguous"),
         ({"weights": torch.zeros(3, 64)}, r"weights.*b \* next_n.*\(3, 64\)"),
         ({"weights": torch.zeros(1, 2, 65)[:, :, :64]}, "weights.*16 bytes"),
         ({"q": torch.zeros(1, 2, 64, 136).to(torch.float8_e4m3fn)[..., :128]}, "q.*16 bytes"),
-        ({"q": torch.zeros(1, 2, 128, 64).to(torch.float8_e4m3fn).transpose(2, 3)}, "q.*stride of 1 along axis 3"),
+        ({"q": torch.zeros(1, 2, 128, 64).to(torch.float8_e4m3fn).transpose(2, 3)},
+         "q.*stride of 1 along axis 3"),
         ({"seq_lens": torch.zeros(2, dtype=torch.int32)}, "seq_lens.*b = 1"),
         ({"out": torch.zeros(1, 1, 192).expand(1, 2, 192)}, "out.*positive"),
     ],
@@ -1193,7 +1242,7 @@ EMPTY: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def nothing(kind: str, sizes: dict[str, Any], device: str = "cpu") -> Callable[..., tuple[torch.Tensor, ...]]:
-    """A call of two rows in which some input has no element; what it gives is of an empty selection."""
+    """A call of two rows in which some input has no element; its results are those of an empty selection."""
 
     def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.zeros(*shape, dtype=torch.float32, device=device).to(dtype)
@@ -1216,11 +1265,16 @@ def nothing(kind: str, sizes: dict[str, Any], device: str = "cpu") -> Callable[.
             zeros(2, 1, 32, dtype=f32),
         )
         lens, cache = (zeros(2, 1, dtype=i32), zeros(2, width, dtype=i32)), zeros(pages, 64, 1, 656, dtype=u8)
-        step = lambda **where: dsa.decode(*index, *lens, *queries, cache, sm_scale=0.1, topk=64, **where)  # noqa: E731
+        step = partial(dsa.decode, *index, *lens, *queries, cache, sm_scale=0.1, topk=64)
     else:
-        index = (zeros(2, 32, 128, dtype=f8), zeros(keys, 128, dtype=f8), zeros(keys, dtype=f32), zeros(2, 32, dtype=f32))  # fmt: skip
+        index = (
+            zeros(2, 32, 128, dtype=f8),
+            zeros(keys, 128, dtype=f8),
+            zeros(keys, dtype=f32),
+            zeros(2, 32, dtype=f32),
+        )
         window, cache = (zeros(2, dtype=i32), zeros(2, dtype=i32) + ends), zeros(keys, 576)
-        step = lambda **where: dsa.prefill(*index, *window, *queries, cache, sm_scale=0.1, topk=64, **where)  # noqa: E731
+        step = partial(dsa.prefill, *index, *window, *queries, cache, sm_scale=0.1, topk=64)
     return lambda **where: (lambda found: (found.out, found.lse, found.indices))(step(**where))
 
 
@@ -1253,11 +1307,20 @@ def test_an_unknown_variant_is_named_with_those_near_it() -> None:
     with pytest.raises(UnknownNameError, match="variant of sparse_mla"):
         inputs = step_inputs([[130], [64]])
         ids = torch.zeros(2, 64, dtype=torch.int32)
-        sparse_mla(inputs["q_nope"], inputs["q_pe"], inputs["kv"], ids, kpe=inputs["kpe"], sm_scale=0.1, variant=known, **CPU)  # fmt: skip
+        sparse_mla(
+            inputs["q_nope"],
+            inputs["q_pe"],
+            inputs["kv"],
+            ids,
+            kpe=inputs["kpe"],
+            sm_scale=0.1,
+            variant=known,
+            **CPU,
+        )
 
 
 def test_an_operand_is_handed_on_without_detours(monkeypatch) -> None:
-    """From the op to the launch: the files whose functions are given it, one call after the other, are few."""
+    """From the op to the launch, only functions of few files receive the operand, one after the other."""
     library = str(Path(_base.__file__).parents[1])
     inputs, _ = drawn("sparse_mla", "tiny_h16")
     wanted, stays, launched = inputs["q_nope"], [], []
@@ -1269,14 +1332,15 @@ def test_an_operand_is_handed_on_without_detours(monkeypatch) -> None:
         def check(self, operands: dict, dims: dict) -> None: ...
 
     def holds(value: object, depth: int = 2) -> bool:
-        """Whether a value is the tensor, or holds it; the arguments of a wrapped function hold what holds it."""
+        """Whether a value is the tensor or contains it;
+        arguments of a wrapped function contain what it contains."""
         if isinstance(value, dict | tuple) and depth:
             return any(holds(v, depth - 1) for v in (value.values() if isinstance(value, dict) else value))
         return value is wanted
 
     def note(frame: FrameType, event: str, _: object) -> None:
         file = frame.f_code.co_filename
-        # What the library writes out for a declaration has no file.
+        # Code that the library generates for a declaration has no file.
         if event == "call" and (file.startswith(library) or file == "<string>") and stays[-1:] != [file]:
             stays.extend([file] if any(map(holds, frame.f_locals.values())) else [])
 

@@ -1,6 +1,7 @@
-"""Steps over a context that processes share: every rank against one GPU and the references over the whole context.
+"""Steps over a context that processes share: every rank against one GPU and the references over the whole
+context.
 
-The processes of a world size are started once; each takes all its cases and its failures in turn.
+The processes of a world size are started once; each runs all of its cases and then the failures.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from dsl_kernels.kernels.merge_entries import problem as merge_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [case.name for case in shared.CASES]
-# Every case runs on two ranks; between them three and four take each once more.
+# Every case runs on two ranks; worlds of three and four ranks share the cases between them.
 SPLIT = [case.name for case in shared.CASES if case.split]
 WHOLE = [name for name in NAMES if name not in SPLIT]
-# Attention has kernels of 8, 16 and 32 heads, not of 24.
+# Attention has kernels for 8, 16 and 32 heads, not for 24.
 WORLDS = {1: ["windows"], 2: NAMES, 3: WHOLE[::2], 4: [*WHOLE[1::2], *SPLIT]}
 SECONDS = 12.0
 
@@ -48,7 +49,7 @@ def cases(names):
 
 
 def steps_of_all(names):
-    """What a rank gets for each case, and again with outputs of its own."""
+    """A rank's results for each case, also with given outputs."""
     found = {}
     for case in cases(names):
         sharding = parallel.Sharding(interleave=case.interleave)
@@ -61,18 +62,21 @@ def steps_of_all(names):
 
 
 def steps_through_memory(folder, names):
-    """What a rank gets when it reads its peers' buffers, twice over, and what through the group."""
+    """A rank's results when it reads its peers' buffers, twice, and when it uses the group."""
     found = {}
     for case in cases(names):
         plain = parallel.Sharding(interleave=case.interleave)
-        memory = shared.Symmetric(folder, case.interleave)
-        again = [parts(shared.on_rank(case, memory)) for _ in range(2)]
+        again = []
+        for transport in ("symmetric_copy", "symmetric_direct"):
+            memory = shared.Symmetric(folder, case.interleave, transport)
+            again += [parts(shared.on_rank(case, memory)) for _ in range(2)]
         found[case.name] = [parts(shared.on_rank(case, plain)), *again]
+    found["variants"] = {selection.variant.id for selection in ops.selections()}
     return found
 
 
 def test_buffers_that_peers_read_take_turns(tmp_path):
-    """One barrier an exchange is enough, also for a prompt of several chunks."""
+    """One barrier per exchange suffices, also for a prompt of several chunks."""
     names = ["ties", "contiguous_prompt"]
     every = shared.in_processes(2, steps_through_memory, tmp_path, str(tmp_path), names)
     assert not [found for found in every if isinstance(found, str)], every
@@ -80,6 +84,9 @@ def test_buffers_that_peers_read_take_turns(tmp_path):
         first = every[0][name][0]
         for again in (*every[0][name], *every[1][name]):
             assert all(map(torch.equal, bits(first), bits(again))), name
+    merged = {name for name in every[0]["variants"] if name.startswith("merge_")}
+    assert len(merged) == 4, merged
+    assert {name.split("__")[0] for name in merged if "peers" in name} == {"merge_entries", "merge_outputs"}
 
 
 def parts(output):
@@ -101,7 +108,7 @@ def test_every_rank_has_what_one_gpu_has_over_the_whole_context(ranks, tmp_path)
 
 
 def together(case, every):
-    """The output of all heads, which every rank has where they are not split; each rank's calls and all ranks' ids agree."""
+    """All heads' output, which unsplit ranks have anyway; every rank's calls agree, and all ranks' ids do."""
     firsts = [calls[0] for calls in every]
     for first, calls in zip(firsts, every, strict=True):
         for again in calls:
@@ -114,7 +121,7 @@ def together(case, every):
 
 
 def compare(case, ranks, got, device="cpu"):
-    """Ids equal to one GPU's, attention within its rule of the reference's, over the whole context."""
+    """Ids equal one GPU's; attention over the whole context is within its tolerance of the reference."""
     one = shared.on_one(case, ranks, device)
     assert torch.equal(got.indices, one.indices), case.name
     whole = shared.context(case, ranks).whole
@@ -135,7 +142,7 @@ def compare(case, ranks, got, device="cpu"):
 
 
 def fails(error, call):
-    """What of an error a test looks at; None where the call ended well."""
+    """The parts of an error that tests compare; None if the call succeeded."""
     try:
         call()
     except error as raised:
@@ -154,7 +161,8 @@ def failures():
         sharding = parallel.Sharding(interleave=case.interleave)
         example = shared.context(case, 2).whole["q_nope"]
         output = dsa.StepOutput(
-            torch.full_like(example, 7), torch.full(example.shape[:2], 7.0), torch.full((8, 64), 7, dtype=torch.int32)
+            torch.full_like(example, 7), torch.full(example.shape[:2], 7.0),
+            torch.full((8, 64), 7, dtype=torch.int32)
         )  # fmt: skip
         start = time.monotonic()
         seen = fails(DslKernelError, lambda: shared.on_rank(case, sharding, output=output, **more))
@@ -165,7 +173,7 @@ def failures():
     wrong("another length", True, seq_lens=torch.tensor(case.lens, dtype=torch.int32) - rank)
     wrong("no rank 1, with checks", True, **({"topk": 0} if rank else {}))
     wrong("right", True)
-    # The group cannot be used after a rank did not come: last.
+    # Last, as the group is unusable after a rank did not arrive.
     wrong("no rank 1", False, **({"topk": 0} if rank else {}))
     return found
 
@@ -191,7 +199,8 @@ def test_a_call_that_fails_ends_on_every_rank_with_a_typed_error_and_untouched_o
 
 def test_the_benchmark_runs_without_a_gpu(tmp_path):
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "benchmarks/parallel_decode.py", "--cpu",
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+        "benchmarks/parallel_decode.py", "--cpu",
         "--only", "2 x", "--out", str(tmp_path / "found.json"),
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -199,7 +208,7 @@ def test_the_benchmark_runs_without_a_gpu(tmp_path):
     (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
     assert row["check"]["collectives"]["ranks_equal"]
     assert row["check"]["collectives"]["rows_with_other_ids"] == 0
-    # Of random scores no rank has exactly its share of the best.
+    # With random scores, no rank has exactly its share of the best.
     assert row["per_shard_wrong"]["rows"] == 2
     assert row["bytes"]["entries"] == 2 * 64 * 12
 
@@ -265,7 +274,8 @@ def wrong_arguments():
         "block_table": ({"block_table": whole["block_table"][:, :0].contiguous()}, InvalidArgumentError),
         "output.out": ({"output": replace(right, out=out[:-1])}, InvalidArgumentError),
         "output.lse": ({"output": replace(right, lse=lse.half())}, ArgumentTypeError),
-        "output.indices": ({"output": replace(right, indices=ids[:, :32].contiguous())}, InvalidArgumentError),
+        "output.indices": ({"output": replace(right, indices=ids[:, :32].contiguous())},
+                           InvalidArgumentError),
         "lengths": ({"lengths": 3}, ArgumentTypeError),
         "lengths (rows)": ({"lengths": parallel.Lengths(*[torch.zeros(3).int()] * 3)}, InvalidArgumentError),
         "sharding": ({"sharding": "all"}, ArgumentTypeError),
@@ -335,10 +345,11 @@ def missing_gpus() -> str:
     return "" if dist.is_nccl_available() else "needs a torch with NCCL"
 
 
-def steps_on_gpus(transport):
-    """Every case in a process a GPU, and its decode steps again from a graph that was captured with other lengths."""
+def steps_on_gpus(transport, names=NAMES):
+    """Each case with one process per rank;
+    decode steps also from a graph that was captured with other lengths."""
     found = {}
-    for case in shared.CASES:
+    for case in cases(names):
         sharding = parallel.Sharding(interleave=case.interleave, transport=transport)
         outputs = [shared.on_rank(case, sharding)]
         if case.lens:
@@ -349,12 +360,26 @@ def steps_on_gpus(transport):
 
 @pytest.mark.sm90
 @pytest.mark.skipif(bool(missing_gpus()), reason=missing_gpus() or "two GPUs are there")
-@pytest.mark.parametrize("transport", ["collectives", "symmetric"])
+@pytest.mark.parametrize("transport", ["collectives", "symmetric_copy", "symmetric_direct", "fastest"])
 def test_two_gpus_have_what_one_has(transport, tmp_path):
     every = shared.in_processes(2, steps_on_gpus, tmp_path, transport, backend="nccl")
     assert not [found for found in every if isinstance(found, str)], every
     for case in shared.CASES:
         compare(case, 2, together(case, [found[case.name] for found in every]), "cuda")
+
+
+@pytest.mark.sm90
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, found none")
+@pytest.mark.parametrize(
+    ("ranks", "transport"), [(2, "symmetric_direct"), (4, "symmetric_direct"), (2, "symmetric_copy")]
+)
+def test_ranks_of_one_gpu_have_what_one_has(ranks, transport, tmp_path):
+    """Every rank a process of its own on the same GPU, whose kernels read the others' symmetric memory."""
+    names = WORLDS[ranks]
+    every = shared.in_processes(ranks, steps_on_gpus, tmp_path, transport, names, backend=shared.ONE_GPU)
+    assert not [found for found in every if isinstance(found, str)], every
+    for case in cases(names):
+        compare(case, ranks, together(case, [found[case.name] for found in every]), "cuda")
 
 
 def test_what_a_rank_misses_says_how_to_go_on():

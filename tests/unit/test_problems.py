@@ -19,7 +19,7 @@ from dsl_kernels.problems.layouts import pack_fp8_tokens, unpack_fp8_tokens
 from dsl_kernels.profile import regions
 from dsl_kernels.verification import trial
 
-# Half a unit in the last of bf16's eight significant bits, relative to the value.
+# Half a unit in the last place of bf16, which has eight significant bits, relative to the value.
 BF16_ROUNDING = 2.0**-9
 
 
@@ -36,7 +36,7 @@ def test_fp8_tokens_keep_their_values_to_the_precision_of_fp8(raw: bool) -> None
     rope = torch.randn(50, 64, generator=generator).bfloat16()
     values, kept = unpack_fp8_tokens(pack_fp8_tokens(latent, rope, raw_scales=raw))
     assert torch.equal(kept, rope)
-    # e4m3 has four significant bits; below its normal range the step is 2^-9 of the scale.
+    # e4m3 has four significant bits; below its normal range, steps are 2^-9 of the scale.
     peak = latent.abs().view(-1, 4, 128).amax(dim=2).clamp(min=1e-4).repeat_interleave(128, dim=1)
     assert bool(((values - latent).abs() <= latent.abs() * 2**-4 + peak * 2**-16).all())
     assert torch.equal(values.bfloat16().float(), values) is not raw
@@ -52,10 +52,11 @@ def test_tokens_with_scales_of_powers_of_two_get_no_allowance() -> None:
 
 
 def test_the_allowance_for_other_scales_is_what_rounding_the_tokens_to_bf16_can_do() -> None:
-    """A key component moves by at most 2^-9 of itself, so a logit by at most D = sm_scale * 2^-9 * sum |q| |k|.
+    """A key component moves by at most 2^-9 of itself, so a logit by at most D = sm_scale * 2^-9 * sum |q|
+    |k|.
 
-    The lse moves no further than the largest logit. A weight keeps between exp(-2 D) and exp(2 D) of itself, so out
-    moves by at most (exp(2 D) - 1 + 2^-9 * exp(2 D)) * sum p |v|.
+    The lse moves no further than the largest logit. A weight changes by a factor between exp(-2 D) and exp(2
+    D), so out moves by at most (exp(2 D) - 1 + 2^-9 * exp(2 D)) * sum p |v|.
     """
     inputs = drawn("fp8_raw_scales")
     exact = mla.reference("fp8", inputs)
@@ -81,7 +82,7 @@ def test_the_rule_for_other_scales_still_refuses_what_is_wrong() -> None:
     exact = mla.reference("fp8", inputs)
     rounded = mla._over_rounded_tokens("fp8", inputs)
     assert rounded is not None and mla.compare("fp8", inputs, rounded, exact).ok
-    # 4e-3 beside the right answer stays below the sum of both limits, and is caught by the one over rounded tokens.
+    # An error of 4e-3 is below the sum of both limits, but exceeds the one relative to rounded tokens.
     noise = torch.randn(rounded["out"].shape, generator=torch.Generator().manual_seed(2)).double()
     off = rounded["out"] + noise * (4e-3 * rounded["out"].norm() / noise.norm())
     failures = mla.compare("fp8", inputs, {"out": off, "lse": rounded["lse"]}, exact).failures
@@ -102,7 +103,7 @@ RIGHT = {"dropout": 0.25, "steps": 3, "scale": -2.0}
 
 
 def _by_the_op(monkeypatch: pytest.MonkeyPatch, values: dict) -> None:
-    """What the call of an op of these operands looks at."""
+    """Bind these operands as an op's call does."""
     problem = SimpleNamespace(operands=lambda form: SCALARS)
     monkeypatch.setattr(_operands.problems, "get", lambda op: problem)
     _operands.identity.__wrapped__("toy", "default")({"x": torch.ones(4), **values})
@@ -126,7 +127,7 @@ def _by_the_op(monkeypatch: pytest.MonkeyPatch, values: dict) -> None:
 def test_a_scalar_is_held_to_its_limits(
     monkeypatch: pytest.MonkeyPatch, name: str, value: object, error: str
 ) -> None:
-    """At the call of an op, and wherever operands are bound to a declaration without one."""
+    """At the call of an op, and wherever operands are bound to a declaration without an op."""
     for values in (RIGHT, RIGHT | {"dropout": 1.0, "steps": 8}, RIGHT | {"dropout": 0, "scale": 1e300}):
         _by_the_op(monkeypatch, dict(values))
         assert bind(SCALARS, {"x": torch.ones(4), **values}).dims == {}
@@ -153,7 +154,8 @@ def test_limits_that_no_scalar_can_be_held_to_are_refused(spec: dict) -> None:
 
 
 BOTH_NAMES = [
-    ("topk_selector", "default", {"rows": 200, "len": 8192, "k": 2048}, {"rows": 200, "stride": 8192, "k": 2048}),
+    ("topk_selector", "default", {"rows": 200, "len": 8192, "k": 2048},
+     {"rows": 200, "stride": 8192, "k": 2048}),
     ("lightning_indexer", "decode", {"b": 4, "len": 4000}, {"b": 4, "stride": 4000, "max_pages": 63}),
     ("sparse_mla", "bf16", {"t": 4, "pages": 3}, {"t": 4, "n": 192}),
     ("resample_trajectories", "default", {"b": 4, "n": 8}, {"b": 4, "n": 8}),

@@ -1,7 +1,8 @@
-"""Every op and step under every setting of the process: the same bits as a plain call, and no setting left behind.
+"""Every op and step under every setting of the process: the same bits as a plain call, and no setting left
+changed.
 
-A library call must not feel what the program around it chose for its own tensors. `meta` stands for a default device
-of "cuda": a tensor made without an explicit device ends up there and shows.
+A library call must not depend on what the surrounding program chose for its own tensors. `meta` stands for a
+default device of "cuda": a tensor made without an explicit device becomes a meta tensor, which is noticed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Results = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """A call: inputs by name, and what runs them; `where` are the executor's arguments."""
+    """A call: its inputs by name, and the function that runs it; `where` are the executor's arguments."""
 
     name: str
     inputs: dict[str, Any]
@@ -55,12 +56,13 @@ class Case:
 
 
 def _decode(i: dict[str, Any], **where: Any) -> Any:
-    # Columns past a row's length are not written: compare what is.
+    # Columns past a row's length are not written, so only the others are compared.
     lens = i["seq_lens"]
     b, next_n = lens.shape
     out = lens.new_full((b, next_n, i["block_table"].shape[1] * 64), -7.0, dtype=torch.float32)
     return lightning_indexer(
-        i["q"], i["k_cache"], i["weights"], lens, i["block_table"], out=out, skip_below=i["skip_below"], **where
+        i["q"], i["k_cache"], i["weights"], lens, i["block_table"], out=out, skip_below=i["skip_below"],
+        **where
     )  # fmt: skip
 
 
@@ -73,7 +75,8 @@ def _prefill(i: dict[str, Any], **where: Any) -> Any:
 def _select(i: dict[str, Any], **where: Any) -> Any:
     paged = {"block_table": i["block_table"], "page_size": i["page_size"], "next_n": i["next_n"]}
     return topk_selector(
-        i["logits"], i["row_ends"], i["k"], row_starts=i.get("row_starts"), **(paged if i["page_size"] else {}), **where
+        i["logits"], i["row_ends"], i["k"], row_starts=i.get("row_starts"),
+        **(paged if i["page_size"] else {}), **where
     )  # fmt: skip
 
 
@@ -81,7 +84,8 @@ def _attend(i: dict[str, Any], **where: Any) -> Any:
     kv, kpe = (i["kv_cache"], None) if "kv_cache" in i else (i["ckv"], i["kpe"])
     base = "2" if i["lse_scale"] == 1.0 else "e"
     return sparse_mla(
-        i["q_nope"], i["q_pe"], kv, i["indices"], sm_scale=i["sm_scale"], kpe=kpe, attn_sink=i.get("attn_sink"), lse_base=base, **where
+        i["q_nope"], i["q_pe"], kv, i["indices"], sm_scale=i["sm_scale"], kpe=kpe,
+        attn_sink=i.get("attn_sink"), lse_base=base, **where
     )  # fmt: skip
 
 
@@ -104,14 +108,16 @@ WORKLOADS = {
 }
 STEPS = {
     "step decode": (steps.StepSize(batch=2, context=130, topk=64, heads=8, index_heads=32), dsa.decode),
-    "step decode fp8": (steps.StepSize(batch=2, context=130, topk=64, heads=16, index_heads=64, kv="fp8"), dsa.decode),
-    "step prefill": (steps.StepSize("prefill", rows=3, context=130, topk=64, heads=8, index_heads=32), dsa.prefill),
+    "step decode fp8": (steps.StepSize(batch=2, context=130, topk=64, heads=16, index_heads=64, kv="fp8"),
+                        dsa.decode),
+    "step prefill": (steps.StepSize("prefill", rows=3, context=130, topk=64, heads=8, index_heads=32),
+                     dsa.prefill),
 }  # fmt: skip
 NAMES = (*WORKLOADS, *STEPS)
 
 
 def drawn(op: str, workload: str) -> dict[str, Any]:
-    """Inputs without the operands that an op fills in when a caller has none."""
+    """Inputs without the operands that an op fills in if the caller has none."""
     inputs = trial.draw(op, problems.get(op).workload(workload), seed=5)
     unused = {"row_starts": lambda starts: not starts.any(), "attn_sink": lambda sink: sink.isinf().any()}
     return {n: v for n, v in inputs.items() if n not in unused or not unused[n](v)}
@@ -144,14 +150,14 @@ def restored(change: Callable[[Any], Any], value: Any, before: Any) -> Iterator[
 
 
 class Calls(TorchDispatchMode):
-    """Looks at every call on its way to torch's kernels."""
+    """A dispatch mode that passes every call on unchanged."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return function(*args, **(kwargs or {}))
 
 
 class Functions(TorchFunctionMode):
-    """Looks at every call of torch's Python functions."""
+    """A function mode that passes every call on unchanged."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return function(*args, **(kwargs or {}))
@@ -184,7 +190,7 @@ def same(got: Results, wanted: Results) -> None:
 
 
 def forget() -> None:
-    """As in a new process: nothing prepared, no constant, no workspace, no cached view."""
+    """Restore the state of a new process: nothing prepared, no constant, no workspace, no cached view."""
     ops.clear()
     ops.workspace._own.workspaces.clear()
     ops._base._constants.clear()
@@ -197,13 +203,13 @@ def forget() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_no_setting_changes_a_bit(setting, name, cases, plain) -> None:
-    """On either architecture in turn, so that each setting and each case sees both."""
+    """The architectures alternate, so that each setting and each case sees both."""
     case, arch = cases[name], ARCHS[([*SETTINGS].index(setting) + NAMES.index(name)) % 2]
     where = {"executor": "interpreter", "arch": arch}
     forget()
     wanted = plain[name, arch] = plain.get((name, arch)) or case(**where)
     forget()
-    # What the setting makes serves plain calls, and what those make serves the setting.
+    # What is cached under the setting serves plain calls, and the other way round.
     with SETTINGS[setting]():
         cold = case(**where)
     after = case(**where)
@@ -227,14 +233,14 @@ FAKES: dict[str, Callable[[], tuple[FakeTensorMode, Any]]] = {
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("made", FAKES)
 def test_fake_tensors_give_fake_outputs_and_leave_nothing(made, name, cases) -> None:
-    """Of the right shapes; what the process keeps for later calls is as if there had been none."""
+    """The shapes are right, and what the process caches for later calls does not change."""
     case, where = cases[name], {"executor": "interpreter", "arch": "sm_90a"}
     forget()
     wanted = case(**where)
     forget()
     mode, entered = FAKES[made]()
     with mode:
-        given = {n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for n, v in case.inputs.items()}  # fmt: skip
+        given = {n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for n, v in case.inputs.items()}
     with entered:
         got = Case(case.name, given, case.call)(**where)
     assert all(isinstance(tensor, FakeTensor) for tensor in got)
@@ -258,7 +264,7 @@ def test_a_traced_call_is_one_node_that_runs(name, tracing, cases) -> None:
 
 
 class Wrapped(torch.Tensor):
-    """A tensor without memory of its own that runs nothing but looks at its sizes."""
+    """A tensor without memory of its own that runs nothing and only has sizes."""
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> Any:
@@ -304,7 +310,7 @@ def test_what_no_op_has_a_rule_for_is_refused_by_name(transform, name, cases) ->
 
 @contextlib.contextmanager
 def everything() -> Iterator[None]:
-    """Several settings at once, as a trainer or a server has them."""
+    """Several settings at once, as in a trainer or a server."""
     with contextlib.ExitStack() as stack:
         for name in ("float64", "default device", "deterministic", "inference_mode", "autocast"):
             stack.enter_context(SETTINGS[name]())
@@ -387,7 +393,7 @@ def _work_in_child(case: Case, wanted: Results, queue: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_after_a_fork(name, cases) -> None:
-    """The child has the parent's prepared launches and caches, and makes its own."""
+    """The child inherits the parent's prepared launches and caches, and makes its own."""
     wanted = cases[name](executor="interpreter")
     context = multiprocessing.get_context("fork")
     for warm in (True, False):
@@ -412,7 +418,7 @@ def test_four_threads_at_once(name, arch, cases, in_threads) -> None:
     def work(i: int) -> None:
         same(case(**where), wanted)
 
-    # Each thread's first call, then one with what that has made.
+    # Each thread's first call, then another with what the first has cached.
     for _ in range(2):
         assert in_threads(4, work) == [None] * 4
 
@@ -431,7 +437,7 @@ def test_a_result_of_inference_mode_may_be_written_outside_it(cases) -> None:
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_drawing_and_checking_feel_no_setting(setting) -> None:
-    """Inputs, references and comparisons: what `verify`, `run` and a user's own tests stand on."""
+    """Inputs, references and comparisons, on which `verify`, `run` and a user's own tests are built."""
 
     def work() -> list[Any]:
         found: list[Any] = []

@@ -61,7 +61,15 @@ def test_another_program_is_looked_at_from_its_first_kernel_on() -> None:
     assert words[-4:] == ["python", "worker.py", "64", "4096"]
 
 
-@pytest.mark.parametrize("words", [(), ("sparse_mla", "--program", "x"), ("sparse_mla", "--cache", "hot"), ("sparse_mla", "--chip", "GA100")])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("sparse_mla", "--program", "x"),
+        ("sparse_mla", "--cache", "hot"),
+        ("sparse_mla", "--chip", "GA100"),
+    ],
+)
 def test_a_contradictory_request_is_refused(words: tuple[str, ...]) -> None:
     done = invoked("collect", *words, "--dry-run")
     assert done.exit_code == 2 and "INVALID_ARGUMENT" in done.stderr
@@ -101,7 +109,8 @@ def test_without_the_profiler_the_error_and_doctor_say_how_to_get_it(monkeypatch
 def test_doctor_says_whether_counters_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ncu = tmp_path / "ncu"
     ncu.write_text(
-        "#!/bin/sh\n[ $1 = --version ] && echo 'Version 2025.3.1.0 (build 1)' && exit 0\necho '==ERROR== ERR_NVGPUCTRPERM'; exit 1\n"
+        "#!/bin/sh\n[ $1 = --version ] && echo 'Version 2025.3.1.0 (build 1)' && exit 0\necho '==ERROR== "
+        "ERR_NVGPUCTRPERM'; exit 1\n"
     )
     ncu.chmod(0o755)
     monkeypatch.setattr(collect, "find_ncu", lambda: ncu)
@@ -139,7 +148,7 @@ def test_every_op_can_be_looked_at(op: str) -> None:
 
 @pytest.fixture
 def compiled():
-    """A variant that the cache or a bundle holds."""
+    """A variant that the cache or a bundle contains."""
     from dsl_kernels import variants
     from dsl_kernels.runtime import store
 
@@ -226,7 +235,8 @@ def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("resample_trajectories", "--variant", "torch"), "INVALID_ARGUMENT", "topk_selector and sparse_mla bf16"),
+        (("resample_trajectories", "--variant", "torch"), "INVALID_ARGUMENT",
+         "topk_selector and sparse_mla bf16"),
         (("sparse_mla", "--form", "fp8", "--variant", "torch"), "INVALID_ARGUMENT", "sparse_mla fp8"),
         (("topk_selector", "--variant", "triton"), "INVALID_ARGUMENT", "sparse_mla bf16"),
         (("sdpa", "--variant", "triton"), "INVALID_ARGUMENT", "triton"),
@@ -266,7 +276,7 @@ def test_what_prints_a_diagnosis_has_the_same_output_options(command: str) -> No
 
 
 def test_a_profiler_out_of_time_ends_with_what_it_profiles(tmp_path):
-    """The program holds its end of a pipe for as long as any of it is left."""
+    """The program keeps its end of a pipe open as long as any part of it is alive."""
     pipe = tmp_path / "alive"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

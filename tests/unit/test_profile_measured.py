@@ -1,4 +1,5 @@
-"""Profiles read on an H200: causes that were planted, and kernels of every kind, diagnosed again from what was kept."""
+"""Profiles read on an H200: planted causes and kernels of every kind,
+diagnosed again from the recorded counters."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ GPU = "NVIDIA H200"
 
 
 def _benchmark(name: str) -> ModuleType:
-    """A script of benchmarks/, which is no package."""
+    """A script of benchmarks/, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -39,7 +40,7 @@ looks = lru_cache(causes.looked_at)
 
 @lru_cache
 def planted() -> dict[str, profile.Diagnosis]:
-    """Cause -> diagnosis of the kernel that has it."""
+    """The diagnoses of the kernels with planted causes, by cause."""
     works = {item.cause: item.workload for item in causes.planted(132)}
     ceilings = profile.read_ceilings(GPU)
     found = {}
@@ -90,7 +91,7 @@ def test_every_look_has_a_fingerprint_and_a_diagnosis() -> None:
         f = found.fingerprint
         assert f.us and f.arch == "sm_90" and f.device == GPU, label
         assert set(f.sol) == {"sm", "memory", "l1", "l2", "dram"} and "tensor" in f.pipes
-        # Reasons are counted in several passes, and a short launch is not the same in each.
+        # Stall reasons are counted in several passes, and a short launch differs between passes.
         assert sum(stall.share for stall in f.stalls.values()) == pytest.approx(1.0, abs=0.08), label
         assert f.missing == () and f.occupancy.waves
         assert found.top is not None and found.top.bound >= 1.0

@@ -1,4 +1,4 @@
-"""Every counter that is asked for exists on both chips, by the catalogues of names of their own library."""
+"""Every requested counter exists on both chips, by the catalogues of names of NVIDIA's own library."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ import pytest
 from dsl_kernels.profile import metrics
 
 DATA = Path(__file__).parent / "data"
-# The suffixes that each kind of metric has.
+# The suffixes of each kind of metric.
 SUFFIX = {
-    "counter": re.compile(r"\.(sum|avg|min|max)(\.(pct_of_peak_sustained_(active|elapsed)|per_cycle_(active|elapsed)|per_second))?$"),
+    "counter":
+        re.compile(
+            r"\.(sum|avg|min|max)"
+            r"(\.(pct_of_peak_sustained_(active|elapsed)|per_cycle_(active|elapsed)|per_second))?$"
+        ),
     "ratio": re.compile(r"\.(ratio|pct|max_rate)$"),
     "throughput": re.compile(r"\.(sum|avg|min|max)\.pct_of_peak_sustained_(active|elapsed)$"),
 }  # fmt: skip
@@ -22,7 +26,7 @@ SUFFIX = {
 
 @lru_cache
 def catalogue(chip: str) -> dict[str, str]:
-    """Base name -> kind."""
+    """The kind of each metric, by base name."""
     lines = lzma.decompress((DATA / f"metrics_{chip.lower()}.txt.xz").read_bytes()).decode().splitlines()
     return {name: kind for kind, name in (line.split(" ") for line in lines)}
 

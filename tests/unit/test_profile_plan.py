@@ -1,4 +1,4 @@
-"""A diagnosis as a plan, and ids before a kernel is blamed: counted on figures and tensors that a hand can check."""
+"""A diagnosis as a plan, and statistics of ids: on figures and tensors that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -110,7 +110,11 @@ def test_ids_are_read_from_both_formats(tmp_path: Path) -> None:
     ids = torch.arange(12, dtype=torch.int32).view(3, 4)
     save_file({"scores": torch.ones(3, 4), "indices": ids}, tmp_path / "ids.safetensors")
     numpy.save(tmp_path / "ids.npy", ids.numpy())
-    for path, name in ((tmp_path / "ids.safetensors", None), (tmp_path / "ids.safetensors", "indices"), (tmp_path / "ids.npy", None)):  # fmt: skip
+    for path, name in (
+        (tmp_path / "ids.safetensors", None),
+        (tmp_path / "ids.safetensors", "indices"),
+        (tmp_path / "ids.npy", None),
+    ):
         assert torch.equal(read_ids(path, name), ids)
     with pytest.raises(UnknownNameError, match="indices"):
         read_ids(tmp_path / "ids.safetensors", "indexes")

@@ -1,4 +1,4 @@
-"""Figures of profiles that others published, typed in as they printed them: the diagnosis has to be the right one."""
+"""Profiles published by others, with the figures as printed: the diagnosis must be the right one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dsl_kernels.profile import KernelReport, Workload, diagnose, fingerprint, m
 
 
 def figures(**values: float) -> KernelReport:
-    """A report of figures by short names: units and pipes in percent, stalls in cycles or, as `share_x`, in samples of 100."""
+    """A report by short names: units and pipes in percent; stalls in cycles,
+    or as `share_x` in samples of 100."""
     names = {
         **{unit: metrics.SOL[unit] for unit in metrics.SOL},
         "tensor": metrics.PIPES_OTHER["tensor"][0],
@@ -36,27 +37,29 @@ def figures(**values: float) -> KernelReport:
 GATHER = {"row_bytes": 1152, "footprint_bytes": 4096 * 64 * 1152.0, "order": "random"}
 
 PUBLISHED = {
-    # Triton split-K sparse attention, B200: Nsight Compute calls it limited by occupancy.
+    # Triton split-K sparse attention, B200: limited by occupancy according to Nsight Compute.
     "sparse_t4": (
         figures(sm=3.3, memory=7.1, l1=53, occupancy=12.5, waves=0.22, shared=171.5 * 1024, registers=128),
-        Workload(read_bytes=4 * 2048 * 1152.0, row_bytes=1152, footprint_bytes=2048 * 64 * 1152.0, order="random"),
+        Workload(read_bytes=4 * 2048 * 1152.0, row_bytes=1152, footprint_bytes=2048 * 64 * 1152.0,
+                 order="random"),
         "small_grid",
         ("occupancy",),
     ),
     "sparse_t64": (
-        figures(sm=17.7, memory=38.1, l1=48, occupancy=12.5, waves=0.86, us=86.4, shared=171.5 * 1024, registers=158),
+        figures(sm=17.7, memory=38.1, l1=48, occupancy=12.5, waves=0.86, us=86.4, shared=171.5 * 1024,
+                registers=158),
         Workload(read_bytes=151e6, **GATHER),
         "gather_below_ceiling",
         ("occupancy",),
     ),
-    # Warp-specialised GQA forward, H200: tensor cores 65 %, softmax between the products.
+    # Warp-specialised GQA forward, H200: tensor cores at 65 %, softmax between the products.
     "gqa": (
         figures(tensor=65.0, long_scoreboard=3.09, wait=1.57, short_scoreboard=0.32, math_pipe_throttle=0.02),
         None,
         "tensor_exposed",
         (),
     ),
-    # Reduction of 4M floats, L4: an atomic a thread, and warp shuffles.
+    # Reduction of 4M floats, L4: one atomic per thread, and warp shuffles.
     "reduction_v1": (
         figures(cycles=12_085_435, dram=0.46, l2_hit=88.74, occupancy=91.17, share_lg_throttle=31.1),
         None,
@@ -88,7 +91,7 @@ PUBLISHED = {
         "tensor_bound",
         ("occupancy",),
     ),
-    # Resampling by a binary search a thread, H100: "768 times below the DRAM" of data that lives in the L2.
+    # Resampling by a binary search per thread, H100: "768 times below the DRAM", with data in L2.
     "resample": (
         figures(sm=36.61, dram=0.13, load_sectors=1_245_183, long_scoreboard=2.03, us=110.0),
         Workload(read_bytes=64 * 4096 * 32 * 2.0, unique_bytes=64 * 4096 * 32 * 2.0),

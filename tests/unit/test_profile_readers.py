@@ -1,4 +1,4 @@
-"""Profiles in every form that Nsight Compute writes, read without it and without a GPU."""
+"""Profiles in every format that Nsight Compute writes, read without it and without a GPU."""
 
 from __future__ import annotations
 
@@ -12,18 +12,33 @@ from dsl_kernels import profile
 from dsl_kernels.errors import ArtifactError, ToolchainError
 from dsl_kernels.profile import metrics, readers
 
-IDENTITY = '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC"'
-FACTS = '"0","812","python","host","gather_async(const char *, int)","1","7","(512, 1, 1)","(264, 1, 1)","0","9.0"'
+IDENTITY = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",'
+    '"Device","CC"'
+)
+FACTS = (
+    '"0","812","python","host","gather_async(const char *, int)","1","7","(512, 1, 1)","(264, 1, '
+    '1)","0","9.0"'
+)
+COUNTERS = (
+    '"thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg","gpu__time_duration.sum",'
+    '"dram__bytes_read.sum","launch__registers_per_thread","lts__t_sector_hit_rate.pct",'
+    '"device__attribute_display_name"'
+)
+PAGE = (
+    f'{IDENTITY},"Section Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type",'
+    '"Rule Description","Estimated Speedup Type","Estimated Speedup"'
+)
 RAW = f"""==PROF== Connected to process 812
-{IDENTITY},"thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg","gpu__time_duration.sum","dram__bytes_read.sum","launch__registers_per_thread","lts__t_sector_hit_rate.pct","device__attribute_display_name"
+{IDENTITY},{COUNTERS}
 "","","","","","","","block","block","","","","usecond","Mbyte","register/thread","%",""
-{FACTS},"""  # the rest is put together below
+{FACTS},"""  # the other cells follow below
 
 
 def raw(duration: str = "86.40", unit: str = "usecond") -> str:
     return (
-        RAW
-        + f'"<default domain>:gather t=64:none:none:none:none:none:none","{duration}","1,151.50","28","12.5","NVIDIA H200"\n'
+        f'{RAW}"<default domain>:gather t=64:none:none:none:none:none:none",'
+        f'"{duration}","1,151.50","28","12.5","NVIDIA H200"\n'
     ).replace("usecond", unit)
 
 
@@ -53,13 +68,14 @@ def test_raw_csv_without_its_units_row_is_refused(tmp_path: Path) -> None:
 
 
 def test_details_csv_and_its_rules(tmp_path: Path) -> None:
-    head = f'{IDENTITY},"Section Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type","Rule Description","Estimated Speedup Type","Estimated Speedup"'
+    head = PAGE
     rows = [
         f'{FACTS},"GPU Speed Of Light Throughput","DRAM Throughput","%","38.10","","","","",""',
         f'{FACTS},"GPU Speed Of Light Throughput","Memory Throughput","%","38.10","","","","",""',
         f'{FACTS},"Memory Workload Analysis","Memory Throughput","Tbyte/second","1.75","","","","",""',
         f'{FACTS},"Occupancy","Theoretical Occupancy","%","12.50","","","","",""',
-        f'{FACTS},"Occupancy","","","","Occupancy","OPT","This kernel is limited by shared memory.","global","61.9"',
+        f'{FACTS},"Occupancy","","","","Occupancy","OPT","This kernel is limited by shared '
+        f'memory.","global","61.9"',
     ]
     [report] = profile.read(written(tmp_path, "\n".join([head, *rows])))
     found = profile.fingerprint(report)
@@ -183,7 +199,7 @@ def many(*runs: str) -> str:
     return "\n".join(run.strip("\n") for run in runs) + "\n"
 
 
-DETAILS = f'{IDENTITY},"Section Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type","Rule Description","Estimated Speedup Type","Estimated Speedup"'
+DETAILS = PAGE
 
 
 def details(us: str, process: str = "812", launch: str = "0") -> str:
@@ -214,7 +230,7 @@ def test_a_launch_is_its_run_its_process_and_its_id(tmp_path: Path, text: str) -
     assert {report.kernel for report in found} == {"gather_async(const char *, int)"}
 
 
-# What Nsight Compute writes where a comma is the decimal mark: a figure of the first line settles those of the others.
+# Nsight Compute's output where a comma is the decimal mark: the first unambiguous figure settles the others.
 COMMA = [
     ("Duration", "us", "211,94", metrics.DURATION, 211_940.0),
     ("Elapsed Cycles", "cycle", "155.229", metrics.CYCLES, 155_229.0),
@@ -313,18 +329,23 @@ def test_a_row_that_lost_the_quotes_of_its_cells_is_refused(tmp_path: Path) -> N
         profile.read(written(tmp_path, bare))
 
 
-SUMMARY = '"Process ID","Process Name","Host Name","Kernel Name","Block Size","Grid Size","Device","CC","Invocations","Section Name","Metric Name","Metric Unit","Minimum","Maximum","Average"'
+SUMMARY = (
+    '"Process ID","Process Name","Host Name","Kernel Name","Block Size","Grid Size","Device","CC",'
+    '"Invocations","Section Name","Metric Name","Metric Unit","Minimum","Maximum","Average"'
+)
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
         (
-            many(SUMMARY, '"812","python","host","k","(1, 1, 1)","(1, 1, 1)","0","9.0","14","","Duration","us","1.0","2.0","1.5"'),
+            many(SUMMARY, '"812","python","host","k","(1, 1, 1)","(1, 1, '
+                          '1)","0","9.0","14","","Duration","us","1.0","2.0","1.5"'),
             "--print-summary",
         ),
         (LOG.replace("Device 0, CC 10.0", "Device 0, CC 10.0, Invocations 3"), "--print-summary"),
-        ('"ID","Estimated Speedup","Function Name","Demangled Name","Duration"\n"0","12","k","k","1.5"\n', "--page summary"),
+        ('"ID","Estimated Speedup","Function Name","Demangled Name","Duration"\n"0","12","k","k","1.5"\n',
+         "--page summary"),
         ('"#","Address","Source","Warp Stall Sampling"\n"0","1","MOV","3"\n', "--page source"),
     ],
     ids=["print-summary", "printed print-summary", "summary", "source"],

@@ -1,4 +1,4 @@
-"""Rules, bounds, ceilings and pages: what a diagnosis promises."""
+"""Rules, bounds, ceilings and pages: what a diagnosis guarantees."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ GATHER = Workload(
 )
 CEILINGS = Ceilings(
     "NVIDIA H200", 4600.0, 7000.0,
-    (Point(512, 1 << 28, "random", 3000.0, "cp_async", 131072), Point(2048, 1 << 28, "random", 4200.0, "cp_async", 131072)),
+    (Point(512, 1 << 28, "random", 3000.0, "cp_async", 131072),
+     Point(2048, 1 << 28, "random", 4200.0, "cp_async", 131072)),
 )  # fmt: skip
 
 
@@ -82,12 +83,15 @@ def test_levers_are_knobs_that_the_variant_has_with_the_values_that_are_built() 
 @pytest.mark.parametrize(
     ("found", "cause", "bound"),
     [
-        # Half of the shared memory's time is conflicts; the rest of it remains.
-        (Fingerprint("k", "csv", pipes={"shared": 0.9, "alu": 0.3}, rates={"bank_conflicts": 0.5}), "bank_conflicts", 1 / 0.45),
-        # A quarter of the lanes work: the instructions shrink to a quarter, the L2's work does not.
+        # Half of the shared memory's time is conflicts; the other half remains.
+        (Fingerprint("k", "csv", pipes={"shared": 0.9, "alu": 0.3}, rates={"bank_conflicts": 0.5}),
+         "bank_conflicts", 1 / 0.45),
+        # A quarter of the lanes is active: the instructions could shrink to a quarter, the work of L2 could
+        # not.
         (Fingerprint("k", "csv", issue=Issue(issued=0.9, threads=8.0), sol={"l2": 0.4}), "divergence", 2.5),
-        # A barrier costs three quarters, but the tensor cores are busy for half of the time.
-        (Fingerprint("k", "csv", issue=Issue(issued=0.1), pipes={"tensor": 0.5}, stalls={"barrier": Stall(0.75)}), "barrier", 2.0),
+        # A barrier costs three quarters, but the tensor cores are busy half of the time.
+        (Fingerprint("k", "csv", issue=Issue(issued=0.1), pipes={"tensor": 0.5},
+                     stalls={"barrier": Stall(0.75)}), "barrier", 2.0),
         (Fingerprint("k", "csv", sol={"dram": 0.9}), "dram_bound", 1 / 0.9),
         (Fingerprint("k", "csv", occupancy=Occupancy(waves=0.25), sol={"dram": 0.1}), "small_grid", 4.0),
     ],

@@ -1,4 +1,5 @@
-"""`bench --record` without a GPU: what a run measures, how it goes on, what it refuses to mix, and the page of a file."""
+"""`bench --record` without a GPU: what a run measures, how it resumes, what it refuses to mix,
+and the page of results."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def made(*rows: Row, **given) -> Results:
 
 @pytest.fixture
 def stub(monkeypatch):
-    """A card that is not there, and a row for each item that is asked for: what was measured, and what the next item does."""
+    """A fake card, and a row for each requested item; records what was measured,
+    and how the next item ends."""
     state = SimpleNamespace(asked=[], peers=[], fails={}, fresh=made(), absent={})
 
     def measured(item, session, run):
@@ -91,7 +93,8 @@ def test_one_file_is_of_one_commit_one_kind_of_gpu_and_one_set_of_kernels(
     recording.record(path, CHOSEN[:1])
     before, begun = path.read_text(), stub.fresh
     for name, value, said in (
-        ("commit", "def", "commit abc"), ("gpu", "NVIDIA H20", "gpu NVIDIA H200"), ("versions", {"torch": "3"}, "torch 2"),
+        ("commit", "def", "commit abc"), ("gpu", "NVIDIA H20", "gpu NVIDIA H200"),
+        ("versions", {"torch": "3"}, "torch 2"),
     ):  # fmt: skip
         stub.fresh = replace(begun, **{name: value})
         with pytest.raises(InvalidArgumentError, match=said) as error:
@@ -167,7 +170,7 @@ def test_the_page_begins_with_what_is_behind_a_peer_and_marks_kernels_that_chang
     )
     text = results.page(held)
     lines = [line for line in text.splitlines() if line.startswith("| ")]
-    # The worst first; our own Triton kernel is a peer, here the faster one.
+    # The worst first; our own Triton kernel counts as a peer, and is the faster one here.
     assert [line.split(" | ")[1] for line in lines[2:4]] == ["t=2", "t=4 ✗"]
     assert "| Triton split-K | 10 | 1.20 |" in lines[3] and "| 1.50 |" in lines[2]
     assert "| t=1 | 10 | FlashMLA | 20 | 0.50 | - | 0.50 | 1980 | 300 |" in lines and "| t=5 ✗ |" in text
@@ -221,7 +224,8 @@ def test_a_damaged_file_is_refused_by_the_name_of_its_field(tmp_path) -> None:
     results.write(path, made(row("t=1", 1.0)))
     content = json.loads(path.read_text())
     for broken, said in (
-        ({**content, "schema": 2}, "schema"), ({**content, "rows": [{**content["rows"][0], "us": "fast"}]}, "rows.0.us"),
+        ({**content, "schema": 2}, "schema"),
+        ({**content, "rows": [{**content["rows"][0], "us": "fast"}]}, "rows.0.us"),
     ):  # fmt: skip
         path.write_text(json.dumps(broken))
         with pytest.raises(ArtifactError, match=said):
@@ -241,7 +245,7 @@ def test_a_page_is_named_after_the_product(gpu: str, short: str) -> None:
 
 @pytest.fixture
 def timed(on_cpu, monkeypatch):
-    """`bench` with a clock that counts: a contender's time is its place, in µs."""
+    """`bench` with a fake clock: a contender's time in µs is its position."""
 
     def in_turns(contenders, *, rounds=bench.ROUNDS, failed=None):
         for name, calls in contenders.items():
@@ -312,7 +316,8 @@ def test_steps_and_prompts_have_parts(timed, monkeypatch) -> None:
 
 
 def flash_mla(few: tuple[int, ...] = ()) -> SimpleNamespace:
-    """Our own functions in the place of FlashMLA's, in the heads that it has: few ones too in newer kernels of bf16 rows."""
+    """Our own functions in place of FlashMLA's, for its numbers of heads;
+    `few` are those of newer kernels for bf16."""
     ours = importlib.import_module("dsl_kernels.compat.flash_mla")
     asked = []
 
@@ -334,7 +339,8 @@ def flash_mla(few: tuple[int, ...] = ()) -> SimpleNamespace:
 
 
 def newer_deep_gemm() -> SimpleNamespace:
-    """The same for DeepGEMM's functions of fp8 and fp4 queries, whose logits of a prompt begin with each window."""
+    """The same for DeepGEMM's functions of fp8 and fp4 queries,
+    where a prompt's logits begin with each window."""
     ours = importlib.import_module("dsl_kernels.compat.deep_gemm")
 
     def prompt(q, kv, weights, start, end, most):
@@ -358,7 +364,7 @@ def newer_deep_gemm() -> SimpleNamespace:
 
 
 def flash3(q, k, v, *, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, causal, fa_version):
-    """torch's attention in the place of vLLM's FlashAttention 3 of sequences of any lengths."""
+    """torch's attention in place of vLLM's FlashAttention 3 for sequences of any lengths."""
     assert fa_version == 3 and cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
     assert cu_seqlens_q.diff().max() == max_seqlen_q and cu_seqlens_k.diff().max() == max_seqlen_k
     parts = []
@@ -390,7 +396,8 @@ def flash3(q, k, v, *, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, c
     ],
 )
 def test_peers_are_called_as_their_libraries_say(timed, monkeypatch, op, form, params, name) -> None:
-    """Our own functions under the libraries' names stand in for them: they take what the libraries take and refuse the rest."""
+    """Our own functions stand in under the libraries' names:
+    they accept what those accept and refuse the rest."""
     monkeypatch.setitem(sys.modules, "flash_mla", flash_mla())
     theirs = importlib.import_module("dsl_kernels.compat.deep_gemm")
     monkeypatch.setattr(theirs, "get_num_sms", lambda: 132, raising=False)
@@ -460,15 +467,20 @@ def test_a_peer_that_neither_it_nor_vllm_has_is_named_with_both(monkeypatch) -> 
         peers.own_or_of_vllm("deep_gemm", IN_VLLM["deep_gemm"])
 
 
-INDEXER = "from vllm.platforms import current_platform\nfrom vllm.config import get_current_vllm_config\nHERE = True\n"
+INDEXER = (
+    "from vllm.platforms import current_platform\nfrom vllm.config import get_current_vllm_config\n"
+    "HERE = True\n"
+)
 
 
 def test_a_small_vllm_is_unpacked_from_a_wheel(tmp_path) -> None:
     wheel, folder = tmp_path / "vllm-1.2-py3-none-any.whl", tmp_path / "lean"
     command = [sys.executable, str(Path("scripts/lean_vllm.py").resolve()), str(wheel), str(folder)]
     files = {
-        "vllm/_C_stable_libtorch.abi3.so": "", "vllm/__init__.py": "import everything", "vllm/engine/core.py": "",
-        "vllm/model_executor/layers/indexer_topk.py": INDEXER, "vllm-1.2.dist-info/METADATA": "Name: vllm\nVersion: 1.2\n",
+        "vllm/_C_stable_libtorch.abi3.so": "", "vllm/__init__.py": "import everything",
+        "vllm/engine/core.py": "",
+        "vllm/model_executor/layers/indexer_topk.py": INDEXER,
+        "vllm-1.2.dist-info/METADATA": "Name: vllm\nVersion: 1.2\n",
     }  # fmt: skip
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, text in files.items():
@@ -476,7 +488,10 @@ def test_a_small_vllm_is_unpacked_from_a_wheel(tmp_path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "3 files" in done.stdout, done.stderr
     assert not (folder / "vllm/engine").exists()
-    said = "import importlib.metadata as m, vllm.model_executor.layers.indexer_topk as x; print(x.HERE, m.version('vllm'))"
+    said = (
+        "import importlib.metadata as m, vllm.model_executor.layers.indexer_topk as x; "
+        "print(x.HERE, m.version('vllm'))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", said], cwd=folder, capture_output=True, text=True, check=True
     )

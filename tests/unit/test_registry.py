@@ -23,7 +23,7 @@ def fresh():
 
 
 def mla(t=4, heads=16, topk=2048, form="bf16", arch="sm_90a", **kwargs) -> registry.Call:
-    """Attention of `topk` ids; of DeepSeek-V4 and V4.1 128 of them are the window's."""
+    """Attention over `topk` ids; for DeepSeek-V4 and V4.1, 128 of them are the window's."""
     dims = {"t": t, "heads": heads, "topk": topk, "n": 8192, **_strides}
     if form in PAGED:
         width = {"v4": 584, "v41": 528}[form]
@@ -51,16 +51,18 @@ def topk(rows=4, stride=32768, k=2048, form="default", arch="sm_90a", **kwargs) 
 
 def decode(b=4, next_n=1, max_pages=512, heads=64, arch="sm_90a", **kwargs) -> registry.Call:
     dims = {
-        "b": b, "next_n": next_n, "heads": heads, "pages": 4096, "max_pages": max_pages, "stride": max_pages * 64, "skip_below": 2048,
+        "b": b, "next_n": next_n, "heads": heads, "pages": 4096, "max_pages": max_pages,
+        "stride": max_pages * 64, "skip_below": 2048,
     }  # fmt: skip
     return registry.Call("lightning_indexer", "decode", arch, dims, **kwargs)
 
 
 def compress(rows=4, dim=512, ratio=4, width=1024, arch="sm_90a") -> registry.Call:
-    """Rows of whole windows, of `width // dim` times `ratio` tokens each."""
+    """Rows of complete windows, each of `width // dim` times `ratio` tokens."""
     span, page_words = ratio * width // dim, 2 * (146 if dim == 512 else 33)
     dims = {
-        "rows": rows, "dim": dim, "ratio": ratio, "width": width, "span": span, "tokens": rows * ratio, "angles": rows * ratio,
+        "rows": rows, "dim": dim, "ratio": ratio, "width": width, "span": span, "tokens": rows * ratio,
+        "angles": rows * ratio,
         "turned": 64, "page_size": 2, "pages": rows, "page_words": page_words,
     }  # fmt: skip
     return registry.Call("compress_rows", "default", arch, dims)
@@ -68,8 +70,10 @@ def compress(rows=4, dim=512, ratio=4, width=1024, arch="sm_90a") -> registry.Ca
 
 def decode_blocks(b=4, next_n=1, max_len=4096, heads=64, dim=128, arch="sm_90a") -> registry.Call:
     dims = {
-        "b": b, "next_n": next_n, "index_heads": heads, "index_dim": dim, "pages": 4096, "page_bytes": 8448, "page_size": 64,
-        "block_size": 8, "sharing": 1, "mx": 0, "has_maxima": 0, "max_pages": max_len // 8, "lines": b, "rows": b * next_n,
+        "b": b, "next_n": next_n, "index_heads": heads, "index_dim": dim, "pages": 4096, "page_bytes": 8448,
+        "page_size": 64,
+        "block_size": 8, "sharing": 1, "mx": 0, "has_maxima": 0, "max_pages": max_len // 8, "lines": b,
+        "rows": b * next_n,
         "stride": max_len, "skip_below": 0, "maxima_rows": 1, "maxima_columns": 1,
     }  # fmt: skip
     return registry.Call("lightning_indexer", "decode_blocks", arch, dims)
@@ -96,11 +100,15 @@ def gqa(
 
 
 GRID = [
-    *(mla(t, h, topk=k, form=f, arch=a) for t, h, k, f, a in product((1, 3, 16, 64, 500), (8, 16, 32, 64, 128), (512, 2048), ("bf16", "fp8"), ARCHS)),
-    *(topk(r, s, k, arch=a) for r, s, k, a in product((1, 3, 16, 64, 4096), (2048, 4096, 32768, 131072, 1 << 20), (512, 2048), ARCHS)),
-    *(decode(b, n, p, h, a) for b, n, p, h, a in product((1, 16, 128), (1, 2, 3, 8), (32, 512, 2048), (32, 64), ARCHS)),
+    *(mla(t, h, topk=k, form=f, arch=a) for t, h, k, f,
+      a in product((1, 3, 16, 64, 500), (8, 16, 32, 64, 128), (512, 2048), ("bf16", "fp8"), ARCHS)),
+    *(topk(r, s, k, arch=a) for r, s, k,
+      a in product((1, 3, 16, 64, 4096), (2048, 4096, 32768, 131072, 1 << 20), (512, 2048), ARCHS)),
+    *(decode(b, n, p, h, a) for b, n, p, h,
+      a in product((1, 16, 128), (1, 2, 3, 8), (32, 512, 2048), (32, 64), ARCHS)),
     *(prefill(s, skv, h, a) for s, skv, h, a in product((1, 7, 4096), (128, 32768), (32, 64), ARCHS)),
-    *(resample(b, n, m, d, a) for b, n, m, d, a in product((1, 64, 512), (2, 4096, 1 << 20), (1, 1024, 8192), (5, 32, 64), ARCHS)),
+    *(resample(b, n, m, d, a) for b, n, m, d,
+      a in product((1, 64, 512), (2, 4096, 1 << 20), (1, 1024, 8192), (5, 32, 64), ARCHS)),
 ]  # fmt: skip
 
 
@@ -169,10 +177,11 @@ def test_the_nearest_refusal_is_one_condition_alone(call, nearest) -> None:
 
 
 def test_many_reasons_are_cut_short(monkeypatch) -> None:
-    """125 variants that all refuse for reasons of their own still make a short message."""
+    """Refusals of 125 variants, all for different reasons, still make a short message."""
     one = next(v for v in variants.variants("sparse_mla") if v.arch == "sm_90a")
     many = tuple(
-        replace(one, id=f"{one.id}_{i}", backend=f"dsl{i}", knobs={**one.knobs, "heads": 200 + i, "kv": "fp8" if i % 3 else "bf16"})
+        replace(one, id=f"{one.id}_{i}", backend=f"dsl{i}",
+                knobs={**one.knobs, "heads": 200 + i, "kv": "fp8" if i % 3 else "bf16"})
         for i in range(125)
     )  # fmt: skip
     monkeypatch.setattr(variants, "variants", lambda op: many)
@@ -202,7 +211,8 @@ def test_equal_predictions_go_to_the_first_name_and_say_so(monkeypatch) -> None:
 
 
 def test_lowerings_of_one_declaration_share_a_prediction(monkeypatch) -> None:
-    """Two DSLs' variants of the same knobs have one predicted cost: the first by name is taken, and it is said."""
+    """Variants of two DSLs with equal knobs have equal predictions: the first by name wins,
+    and the rule says so."""
     one = registry.select(topk()).variant
     twin = replace(one, id=one.id.replace(f"__{one.backend}_", "__another_"), backend="another")
     monkeypatch.setattr(variants, "variants", lambda op: (one, twin))
@@ -273,7 +283,8 @@ def test_the_tuned_entry_of_the_sizes_decides_and_sets_launch_dims(monkeypatch, 
 
 
 def test_a_winner_that_cannot_serve_leaves_the_fastest_that_can(monkeypatch, tmp_path) -> None:
-    """A call for one DSL takes the fastest of that DSL, without launch dims that were found for another variant."""
+    """A call for one DSL takes that DSL's fastest,
+    without launch dims that were found for another variant."""
     known = variants.variants("topk_selector", arch="sm_90a")
     names = [v.id for v in known if programs.get(v.op).form(v.knobs) == "default"]
     other, slow, fast = (

@@ -1,4 +1,4 @@
-"""The page of records: what it says first, its tables and pictures, and where the peers' figures come from."""
+"""The page of records: its opening, its tables and pictures, and the sources of the peers' figures."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ GPU = "NVIDIA H200"
 
 def record(op: str, form: str, us: float, **sizes) -> dict:
     return {
-        "op": op, "form": form, **sizes, "point": "p", "variant": f"{op}__cutedsl_sm90a__x", "rule": "tuned table", "launch": {},
-        "us": us, "gbps": 1000.0, "tflops": {"bfloat16": 10.0}, "ratio": 1.25, "ceiling_us": us / 1.25, "notes": [],
-        "clocks": {"before": None, "after": {"sm_mhz": 1980.0, "watts": 300.0}}, "sustained": None, "checked": True,
+        "op": op, "form": form, **sizes, "point": "p", "variant": f"{op}__cutedsl_sm90a__x",
+        "rule": "tuned table", "launch": {},
+        "us": us, "gbps": 1000.0, "tflops": {"bfloat16": 10.0}, "ratio": 1.25, "ceiling_us": us / 1.25,
+        "notes": [],
+        "clocks": {"before": None, "after": {"sm_mhz": 1980.0, "watts": 300.0}}, "sustained": None,
+        "checked": True,
         "environment": {"gpu": GPU, "date": "2026-12-01", "driver": "1", "torch": "2", "commit": "abc"},
     }  # fmt: skip
 
@@ -45,7 +48,7 @@ def test_the_page_begins_with_where_a_peer_is_faster(tmp_path) -> None:
     text = report.page(RECORDS).markdown()
     first, rest = text.split("## sparse_mla bf16")
     rows = [line for line in first.splitlines() if line.startswith("| ")][2:]
-    # The worst first. The faster of two records of a point counts, and 60 us are faster than FlashMLA's 71.2.
+    # The worst first. The faster of two records of a point counts, and 60 us beat FlashMLA's 71.2.
     assert [row.split(" | ")[4] for row in rows] == ["1.38", "1.27"]
     assert "2 of 6 points" in first and "t=96" not in first
     assert "2026-11-21" in rest and "same harness" in rest and "FlashMLA 9241ae3" in rest
@@ -108,7 +111,8 @@ def test_steps_and_regrets_have_tables() -> None:
     place = {"environment": {"gpu": GPU}}
     step = {
         **place, "t": 4, "context": 32768,
-        "time": {"step": {"us": 24.0}, "ops": {"sparse_mla": 9.0}, "marginal": 7.5, "without_attention": 16.5},
+        "time": {"step": {"us": 24.0}, "ops": {"sparse_mla": 9.0}, "marginal": 7.5,
+                 "without_attention": 16.5},
     }  # fmt: skip
     lost = {**RECORDS[0], "regret": {"best": "x__y", "us": 50.0, "lost": 0.2, "launch": {}, "variants": 3}}
     text = report.page([step, lost]).markdown()
@@ -119,7 +123,7 @@ def test_steps_and_regrets_have_tables() -> None:
         "What selection loses without a table of this GPU's own" in hidden
         and "nothing was tuned" not in hidden
     )
-    # A regret is of a sweep, not a record of the point.
+    # A regret belongs to a sweep, and is no record of the point.
     assert "## sparse_mla bf16" not in text
 
 

@@ -1,4 +1,4 @@
-"""meta.json: round trip, hashes, and refusal of whatever a launcher could not trust."""
+"""meta.json: round trip, hashes, and refusal of anything that a launcher could not trust."""
 
 import importlib
 import json
@@ -116,7 +116,8 @@ def test_tensor_map_must_have_matching_rank():
 
 
 def test_what_programs_hold_of_leaves_is_imported_once(monkeypatch, tmp_path: Path) -> None:
-    """A helper that changed is imported anew, but a program goes on calling the leaf that a test or a user knows."""
+    """A changed helper is imported again,
+    but a program keeps calling the leaf object that a test or user knows."""
     names = (
         "device.torch.fragment",
         "kernels.lightning_indexer.functions",

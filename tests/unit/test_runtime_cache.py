@@ -1,4 +1,4 @@
-"""What the cache loads and refuses, with a hand-made artifact: no compiler is needed."""
+"""What the cache loads and refuses, with a hand-made artifact; needs no compiler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cache_dir(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made(tmp_path) -> tuple[Variant, Path]:
-    """A generated module and the artifact that a compile of it would have left."""
+    """A generated module, and an artifact that stands for its compilation."""
     path = tmp_path / "generated" / f"{NAME}.py"
     path.parent.mkdir()
     path.write_text("# a module\n")
@@ -68,7 +68,7 @@ def test_no_bit_of_the_launch_description_can_flip_unseen(made):
 
 @pytest.mark.parametrize("file", ["meta.json", "inputs.json", "kernel.cubin", "kernel.ptx"])
 def test_whatever_is_damaged_is_a_miss_and_never_an_answer(made, file, monkeypatch):
-    """Flips, cuts and swapped bytes of any file: looked up as missing, or found with every code file intact."""
+    """Bit flips, cuts and swapped bytes of any file: either a miss, or a hit with every code file intact."""
     monkeypatch.setenv("DSL_KERNELS_DISABLE_JIT", "1")
     variant, folder = made
     path, text, generator = folder / file, (folder / file).read_bytes(), random.Random(7)
@@ -161,8 +161,8 @@ def _identity(uid: int) -> dict[str, Any]:
 
 
 def outcomes(uid: int = 0, **settings: str) -> dict[str, tuple[int, str]]:
-    """Exit status and output of each command, run with nothing in the environment but `settings`."""
-    # Without a toolkit nothing is compiled, whoever asks.
+    """Exit status and output of each command, run with only `settings` in its environment."""
+    # Without a toolkit nothing is compiled, under any user.
     path = {
         "PATH": os.path.dirname(sys.executable),
         "CUDA_HOME": "/nonexistent",
@@ -170,7 +170,8 @@ def outcomes(uid: int = 0, **settings: str) -> dict[str, tuple[int, str]]:
     }
     done = subprocess.run(
         [sys.executable, "-c", PROBE, json.dumps(COMMANDS)], **_identity(uid),
-        env={**path, "PYTHONPATH": str(ROOT), **settings}, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        env={**path, "PYTHONPATH": str(ROOT), **settings}, cwd="/", stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, check=False,
     )  # fmt: skip
     *texts, rest = re.split(r"\n<<(\d+)>>\n", done.stdout.decode(errors="replace"))
     assert done.returncode == 0 and rest == "", done.stdout.decode(errors="replace")[-3000:]
@@ -197,7 +198,7 @@ NOBODY = 54321  # has no passwd entry
 
 @pytest.fixture
 def nobody() -> int:
-    """A user without a name, if this test can become one and Python lies where he can read it."""
+    """A user without a name, if this test may switch to one and that user can read Python's files."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     tried = [sys.executable, "-c", "import torch, typer, dsl_kernels.cli"]

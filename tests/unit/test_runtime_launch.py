@@ -1,4 +1,4 @@
-"""The launcher against a driver that records what it is handed: packed parameters, grid, attributes, errors."""
+"""The launcher against a driver that records its arguments: packed parameters, grid, attributes, errors."""
 
 import ctypes
 import struct
@@ -19,7 +19,7 @@ real = pytest.importorskip("cuda.bindings.driver")
 
 
 class FakeDriver:
-    """The driver's calls, answered without a GPU. Structures are the real ones, so layouts are tested."""
+    """The driver's calls, answered without a GPU. The structures are the real ones, so layouts are tested."""
 
     def __init__(self, capability=(9, 0), devices=1):
         self.capability, self.count = capability, devices
@@ -366,7 +366,7 @@ def test_check_names_what_does_not_fit(change, error, message):
 
 @pytest.mark.parametrize(("strides", "refused"), [(("d", "1"), False), (("pitch", "1"), True)])
 def test_rows_begin_on_aligned_addresses_where_a_call_chooses_their_pitch(strides, refused):
-    """Where strides follow from the shape, as TileLang writes them down, a width of 5 is for the guards to refuse."""
+    """If strides follow from the shape, as TileLang records them, the guards refuse a width of 5."""
     x, _, scale = example().operands
     made = example(
         operands=(x, Operand("y", "tensor", "float32", ("n", "d"), strides, written=True), scale),

@@ -1,4 +1,4 @@
-"""What makes a compile worker faster leaves what it compiles as it is."""
+"""Optimisations of a compile worker do not change what it compiles."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_cute_dsl_gets_the_location_that_it_finds_itself(monkeypatch):
         frame = inspect.currentframe().f_back
         return op._fast_frameinfo(frame), own(frame)
 
-    # On one line, so that only the columns tell the calls apart.
+    # On one line, so that only the columns distinguish the calls.
     pairs = [pair for _ in range(2) for pair in (both(), both())]
     assert all(one == other and one.positions == other.positions for one, other in pairs)
     assert len({one.positions for one, _ in pairs}) == 2

@@ -1,4 +1,4 @@
-"""Folders that are loaded from: whom they may belong to, whole writes, and what killed writers leave."""
+"""Folders from which code is loaded: their owners, atomic writes, and leftovers of killed writers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "import os, sys; from pathlib import Path\nfrom dsl_kernels.runtime import storage\n" + code, *args],
+        [sys.executable, "-c",
+         "import os, sys; from pathlib import Path\nfrom dsl_kernels.runtime import storage\n" + code, *args],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -94,7 +95,7 @@ def test_a_sweep_removes_what_the_dead_left_and_spares_the_living(tmp_path):
 
 @pytest.mark.parametrize("moment", ["open", "flock"])
 def test_what_a_sweep_takes_before_it_is_locked_is_made_anew(moment, tmp_path, monkeypatch):
-    """Two writers side by side: what one has made and not yet locked looks left behind to the other."""
+    """Two writers at once: what one has created but not yet locked looks abandoned to the other."""
     owner = {"open": os, "flock": storage.fcntl}[moment]
     plain, taken = getattr(owner, moment), []
 
@@ -131,7 +132,7 @@ def test_without_locks_age_decides(tmp_path, monkeypatch):
 
 @pytest.fixture(params=["pipe", "device", "endless", "large", "folder"])
 def no_file(request, tmp_path):
-    """What may lie in the place of a file; reading it as one would wait, never end, or take the memory."""
+    """Special files in place of a regular one; reading them would block, never end, or exhaust the memory."""
     path = tmp_path / request.param
     if request.param == "pipe":
         os.mkfifo(path)

@@ -1,4 +1,4 @@
-"""Finding the CUDA tools, and reading what they print; no tool runs here but small stand-ins."""
+"""Finding the CUDA tools and parsing their output; only small fake tools run here."""
 
 from pathlib import Path
 
@@ -128,7 +128,8 @@ def test_opcodes_are_counted_by_stem_and_in_detail(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/bin:/usr/bin")
     (tmp_path / "k.cubin").write_bytes(b"")
     assert toolkit.sass_counts(tmp_path / "k.cubin") == {
-        "BRA": 1, "EXIT": 1, "HGMMA": 2, "HGMMA.64x64x16.F32.BF16": 2, "LDC": 1, "STL": 1, "UTMALDG": 1, "UTMALDG.2D": 1,
+        "BRA": 1, "EXIT": 1, "HGMMA": 2, "HGMMA.64x64x16.F32.BF16": 2, "LDC": 1, "STL": 1, "UTMALDG": 1,
+        "UTMALDG.2D": 1,
     }  # fmt: skip
 
 
@@ -173,7 +174,8 @@ def test_a_predicate_that_setmaxnreg_overwrites_is_refused(tmp_path, monkeypatch
 def test_ptx_keeps_no_trace_of_where_it_was_compiled(tmp_path):
     name = ",".join(str(byte) for byte in b"_INTERNAL_0a1b2c3d_9_kernel")
     ptx = (
-        f'.file 1 "{tmp_path}/build/kernel.cu"\n.file 2 "{tmp_path}/tl/tl_templates/x.h", 123, 456\n.file 3 "/elsewhere/deep/y.h"\n'
+        f'.file 1 "{tmp_path}/build/kernel.cu"\n.file 2 "{tmp_path}/tl/tl_templates/x.h", 123, 456\n.file 3 '
+        f'"/elsewhere/deep/y.h"\n'
         f".visible _ZN39_INTERNAL_0a1b2c3d_9_kernel_cu_12345678;\n.b8 95,90,{name}\n"
     )
     clean = toolkit.without_traces(ptx, [tmp_path / "build", tmp_path / "tl"])
@@ -195,7 +197,10 @@ def test_a_killed_compiler_is_told_from_a_refused_source(tmp_path, monkeypatch):
         ("kernel.cu(3): error: no such type", "COMPILE"),
         ("nvcc error: cicc died due to signal 9", "COMPILE_KILLED"),
     ):
-        script = f'#!/bin/sh\ncase "$1" in --version) echo "release 13.0, V13.0.88";; *) echo "{message}" >&2; exit 1;; esac\n'
+        script = (
+            '#!/bin/sh\ncase "$1" in --version) echo "release 13.0, V13.0.88";; '
+            f'*) echo "{message}" >&2; exit 1;; esac\n'
+        )
         stand_in(tmp_path / "bin" / "nvcc", "").write_text(script)
         with pytest.raises(
             CompileError, match=message[:20].replace("(", r"\(").replace(")", r"\)")

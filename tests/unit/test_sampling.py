@@ -1,4 +1,4 @@
-"""The samples of large tests: the same for a seed, never more than all, everything on demand."""
+"""Samples of large tests: the same for a seed, never more than all, everything on demand."""
 
 from __future__ import annotations
 

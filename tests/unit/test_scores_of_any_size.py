@@ -1,4 +1,5 @@
-"""Scoring of other pages, dims, heads and dtypes through the ops: which kernels serve a call, what comes out, what is refused."""
+"""Scoring of any page size, dim, number of heads and dtype through the ops: serving kernels,
+results, refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def drawn(form: str, **sizes: Any) -> dict[str, Any]:
 
 
 def decode(form: str, inputs: dict[str, Any], **changed: Any) -> torch.Tensor:
-    """The scores of a decode, held to the reference of what was drawn."""
+    """The scores of a decode, after a comparison with the reference."""
     scores = ops.lightning_indexer(**{**inputs, **changed}, **CPU)
     result = PROBLEM.compare(form, inputs, {"logits": scores}, PROBLEM.reference(form, inputs))
     assert result.ok, result.failures

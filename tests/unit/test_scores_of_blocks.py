@@ -1,4 +1,5 @@
-"""Scoring by blocks through the op: lists of blocks, the greatest score of each 8 keys, scales of a byte, two levels of selection."""
+"""Scoring by blocks through the op: lists of blocks, maxima of 8 keys, one-byte scales,
+two levels of selection."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def test_four_equal_bytes_are_a_power_of_two(heads: int) -> None:
 
 @pytest.mark.parametrize("byte", [0, 1, 254, 255])
 def test_the_ends_of_the_range_of_scales(byte: int) -> None:
-    """2^-127 is below the normal numbers of float32, and 255 is no number."""
+    """2^-127 is below float32's normal numbers, and 255 encodes no number."""
     inputs = drawn("decode_any", lens=[[9]], index_heads=4, index_dim=32, page_size=16)
     inputs["k_cache"].view(12, -1)[:, 16 * 32 :] = byte
     tame = drawn("decode_any", lens=[[9]], index_heads=4, index_dim=32, page_size=16)
@@ -75,7 +76,8 @@ def test_the_ends_of_the_range_of_scales(byte: int) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_list_names_blocks_of_the_cache(shared: bool) -> None:
-    """A list that names the blocks of a page table in their order gives the scores of the table; a list for each query, or a sequence."""
+    """A list with the blocks of a page table in order gives the table's scores;
+    one list per query or per sequence."""
     inputs = drawn("decode", lens=LENS, heads=64)
     expected = ops.lightning_indexer(**inputs, **CPU)
     lists = (inputs["block_table"][..., None] * 4 + torch.arange(4, dtype=torch.int32)).flatten(1)
@@ -87,7 +89,8 @@ def test_a_list_names_blocks_of_the_cache(shared: bool) -> None:
 
 
 def test_two_levels_choose_among_the_keys_of_the_best_blocks() -> None:
-    """As the index layers of DeepSeek-V4.1: one publishes its best blocks, another selects among their keys, as ids of the cache."""
+    """As in DeepSeek-V4.1's index layers: one publishes its best blocks, another selects among their keys,
+    as cache ids."""
     page, best, k = 64, 5, 21
     inputs = drawn("decode", lens=LENS, heads=32)
     lens, table = inputs["seq_lens"].flatten(), inputs["block_table"]
@@ -95,7 +98,8 @@ def test_two_levels_choose_among_the_keys_of_the_best_blocks() -> None:
     ops.lightning_indexer(**inputs, maxima=maxima, **CPU)
     numbers = torch.empty(6, best, dtype=torch.int32)
     blocks = ops.topk_selector(
-        maxima.flatten(0, 1), (lens + 7) // 8, best, block_table=table, page_size=page // 8, next_n=3, positions=numbers, **CPU
+        maxima.flatten(0, 1), (lens + 7) // 8, best, block_table=table, page_size=page // 8, next_n=3,
+        positions=numbers, **CPU
     )  # fmt: skip
     later = drawn("decode", lens=LENS, heads=32)
     later["q"] = torch.randn(2, 3, 32, 128, generator=torch.Generator().manual_seed(9)).to(
@@ -158,7 +162,7 @@ def test_what_the_form_does_not_take_is_refused_by_name(changed: dict[str, Any],
 
 
 def test_more_queries_than_one_are_rows_of_their_own() -> None:
-    """Of one call, which any number of queries takes."""
+    """One call takes any number of queries."""
     inputs = drawn("decode_any", lens=[[*range(30, 50)]], index_heads=8, index_dim=64, page_size=32)
     with pytest.raises(NoVariantError):
         ops.lightning_indexer(**inputs, **CPU)

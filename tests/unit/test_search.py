@@ -1,4 +1,4 @@
-"""The search without a GPU: real sweeps and rendering, the interpreter for correctness, a clock that is made up."""
+"""The search without a GPU: real sweeps and rendering, the interpreter for correctness, a fake clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DIMS = "rows=2,len=300,k=64"
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A "GPU" on which a call takes what `us` says of its variant, and a compiler that says yes."""
+    """A fake GPU whose times are those that `us` has for a variant, and a compiler that always succeeds."""
     monkeypatch.setenv("DSL_KERNELS_TUNED_DIR", str(tmp_path / "own"))
     monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("DSL_KERNELS_EXECUTOR", "interpreter")
@@ -48,7 +48,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
     monkeypatch.setattr(variants, "_lent", {})
     monkeypatch.setattr(search, "TIERS", ("tiny",))
-    # The interpreter is slow; whether a result is right is tested apart.
+    # The interpreter is slow; correctness has tests of its own.
     found = SimpleNamespace(timed=[], compiled=[], us={}, checked=[], broken=set())
     monkeypatch.setattr(search, "verify", lambda variant: found.checked.append(variant.id))
     monkeypatch.setattr(grids, "check_variant", lambda *args: None)
@@ -103,14 +103,15 @@ def tune(*args: str, code: int = 0) -> Any:
 def test_the_sweep_holds_the_generated_set_and_more() -> None:
     names = {variant.id for variant in search.swept(call(), 2)}
     assert set(committed()) < names
-    # A sweep does not know yet what a DSL cannot spell.
+    # A sweep does not yet know which schedules a DSL cannot spell.
     assert {variant.id for variant in search.swept(call(), 0)} >= set(committed())
     assert {variant.id for variant in search.candidates(call(), 0)} == set(committed())
     assert all("sm90a" in name for name in names)
 
 
 def test_a_swept_winner_is_rendered_recorded_and_selected(machine) -> None:
-    """The whole way: the generator renders, the winner's module lands in the user's folder, the registry takes it."""
+    """End to end: the generator renders, the winner's module goes to the user's folder,
+    the registry selects it."""
     serve = search.candidates(call(), 1)
     swept = sorted({v.id for v in serve} - set(committed()))
     machine.us = {swept[0]: 2.0, committed()[0]: 5.0}
@@ -118,7 +119,7 @@ def test_a_swept_winner_is_rendered_recorded_and_selected(machine) -> None:
     [row] = report["points"]
     assert (row["variant"], row["us"]) == (swept[0], 2.0) and report["failed"] == []
     assert row["timed"] == row["candidates"] == len({*swept, *committed()})
-    # Only what the generated set lacks is compared on the workloads; the rest was, when it was committed.
+    # Only variants that the generated set lacks are verified; the others were, when they were committed.
     assert set(machine.checked) == set(swept)
     selection = registry.select(call())
     assert selection.variant.id == swept[0] and selection.rule == "user's tuned table"
@@ -138,7 +139,7 @@ def test_a_search_goes_on_where_it_stopped(machine) -> None:
     first = tune("--dim", DIMS, "--level", "0")
     machine.timed.clear()
     again = tune("--dim", DIMS, "--level", "0")
-    # Nothing but the finalists, which are compared within one run.
+    # Only the finalists are timed again, as they are compared within one run.
     assert len(machine.timed) <= search.FINALISTS + 1
     assert again["points"][0]["us"] == first["points"][0]["us"]
     machine.timed.clear()
@@ -152,7 +153,7 @@ def test_a_torn_journal_and_a_variant_that_never_came_back(machine) -> None:
     lines = path.read_text().splitlines()
     hung = json.loads(lines[0])["variant"]
     kept = [line for line in lines if json.loads(line)["variant"] != hung]
-    # It began, and the process ended; the last line was cut short.
+    # The process ended after it had begun; the last line was cut short.
     path.write_text("\n".join([lines[0], *kept, '{"op": "topk_sel']))
     machine.timed.clear()
     report = tune("--dim", DIMS, "--level", "0")
@@ -174,7 +175,7 @@ def test_an_interrupted_search_blames_no_variant(machine, monkeypatch) -> None:
 
 
 def test_a_wrong_variant_is_never_recorded(machine, monkeypatch) -> None:
-    """Its outputs are compared with the reference before any time is taken."""
+    """Outputs are compared with the reference before any time is taken."""
     wrong = committed()[0]
     right = grids.check_variant
 
@@ -190,7 +191,7 @@ def test_a_wrong_variant_is_never_recorded(machine, monkeypatch) -> None:
     assert wrong in report["failed"][0]
     table = json.loads((env.tuned_root() / "nvidia_h200.json").read_text())
     assert wrong not in table["entries"][0]["us"]
-    # And is not tried again.
+    # A wrong variant is not tried again.
     assert "WRONG_RESULT" not in str(tune("--dim", DIMS, "--level", "0")["points"])
 
 
@@ -250,7 +251,7 @@ def test_a_kernel_that_hangs_ends_the_process_and_says_what_to_do(monkeypatch, c
 
 
 def test_a_destroyed_context_ends_the_search(machine, monkeypatch) -> None:
-    """An illegal access fails everything after it: that must not be held against the next variants."""
+    """After an illegal access everything fails, which must not be blamed on the next variants."""
 
     def gone() -> None:
         raise RuntimeError("an illegal memory access was encountered")
@@ -271,7 +272,7 @@ def test_without_the_generator_only_the_generated_set_can_be_searched(machine, m
 
 
 def test_a_wrong_kernel_fails_its_check(machine, monkeypatch) -> None:
-    """`verify` runs the small workloads for real: a launcher that leaves the outputs as they are is caught."""
+    """`verify` runs the small workloads: a launcher that does not write its outputs is caught."""
     monkeypatch.undo()
     monkeypatch.setenv("DSL_KERNELS_EXECUTOR", "interpreter")
     monkeypatch.setattr(measure, "DEVICE", "cpu")

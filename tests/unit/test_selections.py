@@ -1,6 +1,7 @@
-"""What is chosen for a grid of calls, and how it is launched, held to a record: nothing but a measurement may change it.
+"""The choices for a grid of calls, and their launches, compared with a record: only measurements may change
+them.
 
-`python tests/unit/test_selections.py` records anew, after a change that is meant to choose otherwise.
+`python tests/unit/test_selections.py` records them again, after a change that is meant to choose otherwise.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import test_registry as calls
 from dsl_kernels import measured, registry
 
 RECORD = Path(__file__).parent / "data" / "selections.json"
-# GPUs by architecture; "" is the architecture's reference without its tables.
+# GPUs by architecture; "" is the architecture's reference GPU without its tables.
 GPUS = {"sm_90a": ("", "NVIDIA H200", "NVIDIA H100 80GB HBM3"), "sm_100a": ("", "NVIDIA B200")}
 
 
 def of_entry(entry: dict[str, Any]) -> registry.Call:
-    """A call of the sizes of a tuned point."""
+    """A call with the sizes of a tuned point."""
     sizes, form = entry["bucket"], entry["form"]
     if entry["op"] == "sparse_mla":
         return calls.mla(sizes["t"], sizes["heads"], sizes["topk"], form)

@@ -1,4 +1,4 @@
-"""What functions of a body share by the attributes of a State, and what `inline` and `named` say of a name."""
+"""Attributes of a State that functions of a body share, and the names that `inline` and `named` give."""
 
 from __future__ import annotations
 

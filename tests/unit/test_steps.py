@@ -1,4 +1,4 @@
-"""Inputs of a step, workload files, and a check that notices each kind of fault."""
+"""Inputs of a step, workload files, and a check that catches each kind of fault."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREFILL = steps.StepSize("prefill", rows=5, context=300, topk=64, heads=8, index
 
 @pytest.fixture(autouse=True)
 def declared(tmp_path, monkeypatch):
-    """One variant an op and heads is enough; none needs its template."""
+    """One variant per op and number of heads suffices, and none needs its template."""
     records = []
     for op in programs.names():
         program, arch = programs.get(op), get_arch("sm_90a")
@@ -149,7 +149,7 @@ def test_more_sequences_than_the_check_samples():
 
 
 def altered(path: Path, edit, **metadata: str) -> Path:
-    """A workload file of SIZE, edited."""
+    """A workload file of SIZE, after an edit."""
     inputs = steps.draw(SIZE)[0]
     tensors = {name: tensor.clone() for name, tensor in inputs.tensors.items()}
     edit(tensors)

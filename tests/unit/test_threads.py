@@ -1,4 +1,4 @@
-"""Leaves by their text: what all threads of a role do at once, and what is refused."""
+"""Leaves by their text: what all threads of a role do in lockstep, and what is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCHEDULE = Schedule(
     axes=("cta",),
 )
 OUT = t.name("out")
-# What a recorder adds to a call: thread, warp, lane, threads.
+# The ambient arguments that a recorder adds to a call: thread, warp, lane, threads.
 AMBIENT = (t.name("worker"), t.name("warp"), t.name("lane"), COUNT)
 TABLE = t.View("table", None, 1)
 WORDS, HELD = t.View("words", None, None), t.View("held", None, None)
@@ -53,7 +53,7 @@ def run(leaf: t.Leaf, *arguments: Any, **memory: torch.Tensor) -> dict[str, Any]
 
 @by_text
 def count_down(m, out: t.Sets):
-    """Each thread goes round as often as its number says, in steps of three, but for the odd ones."""
+    """Each thread loops as often as its number says, in steps of three; odd ones do not."""
     turns: Int32 = 0
     if (m.thread & 1) == 0:
         for i in range(0, m.thread, 3):
@@ -73,7 +73,7 @@ def test_each_thread_loops_and_branches_by_itself() -> None:
 
 @by_text
 def of_warps(m, out: t.Sets, words, held):
-    """What a warp works out together, where only some of its threads take part in a part of it."""
+    """Warp-wide operations in which only some of the warp's threads take part in some steps."""
     held[1] = m.thread.to("uint32") - 5
     if held[1] > 40 and m.lane < 8:
         words[m.thread] = scan(m.lane)
@@ -87,7 +87,7 @@ def test_warps_words_and_unsigned_numbers() -> None:
     words, held = torch.zeros(COUNT, dtype=torch.int32), torch.zeros(COUNT, 4, dtype=torch.int64)
     out = run(of_warps, OUT, WORDS, HELD, words=words, held=held)["out"]
     assert held[:, 1].tolist() == [(i - 5) & 0xFFFFFFFF for i in range(COUNT)]
-    # Below five the difference wraps around, and is no small number.
+    # Below five the difference wraps around, so it is not a small number.
     expected = [i * (i + 1) // 2 if i < 5 else 0 for i in range(COUNT)]
     assert words.tolist()[1:] == expected[1:] and int(words[0]) == 20
     assert out.tolist() == [11, 1011]
@@ -116,7 +116,7 @@ def test_registers_have_no_address() -> None:
 
 
 def test_private_registers_are_a_row_a_thread() -> None:
-    """As a tile they would be nobody's: the error names the shape that the schedule declares instead."""
+    """A tile would have no owner: the error names the shape that the schedule must declare instead."""
     with pytest.raises(
         DeclarationError, match=r"registers held of leaf at_number.*\(64, 4\).*got shape \(256,\)"
     ):
@@ -131,7 +131,7 @@ def waits(m, words):
 
 
 def test_what_a_body_says_is_refused_in_the_text_of_a_leaf() -> None:
-    """It would be printed, and the interpreter would pass over it."""
+    """It would be printed, but the interpreter would ignore it."""
     with pytest.raises(DeclarationError, match="ClusterArrive in the text of a leaf"):
         run(waits, WORDS, words=torch.zeros(COUNT, dtype=torch.int32))
 
@@ -143,7 +143,8 @@ def test_the_text_is_the_only_meaning() -> None:
 
 @by_text
 def in_floats(m, words, table):
-    """Each row of a table in shared memory, of which every other lane has the logarithm, by groups of registers."""
+    """Every other lane takes the logarithm of each row of a table in shared memory,
+    by groups of registers."""
     four, half = m.local("four", 4, "float32"), m.local("half", 2, "bfloat16")
     table.read(four, (m.thread, 0))
     half[0] = (exp2(four[1]) + exchange(four[0], 1)).to("bfloat16")
@@ -168,7 +169,7 @@ def test_matrices_floats_and_groups_of_registers() -> None:
 
 @by_text
 def of_operand(m, out, row):
-    """A thread's element of a row of an operand with three dimensions."""
+    """A thread's element of a row of a three-dimensional operand."""
     out.row("line", (row, m.thread // 8), (8, 4), 1)[m.thread % 3] = m.thread
 
 
@@ -184,7 +185,8 @@ def test_rows_of_an_operand_with_more_dimensions() -> None:
 
 
 def test_extents_other_than_the_operands_are_refused() -> None:
-    """Memory is found by its own shape here: without the check, swapped extents would make no difference."""
+    """The interpreter indexes memory by its own shape: without the check,
+    swapped extents would have no effect."""
     swapped = torch.zeros(3, 4, 8, dtype=torch.int32)
     with pytest.raises(ScheduleError, match=r"row line of out.*\[4, 8\]; got \[8, 4\]"):
         threads.run(
@@ -194,7 +196,7 @@ def test_extents_other_than_the_operands_are_refused() -> None:
 
 @t.leaf
 def doubled(table: Any, row: int) -> None:
-    """A leaf that is spelled."""
+    """A leaf that a DSL spells."""
     table[row] *= 2
 
 

@@ -1,4 +1,4 @@
-"""The table of exactness: what it calls wrong is wrong, and it runs where no engine is installed."""
+"""The table of exactness: what it counts as wrong is wrong, and it runs without any engine installed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def test_the_table_of_what_is_here(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(script, "apart", script.run)
     found = tmp_path / "found.json"
     script.main(
-        ["--device", "cpu", "--rows", "4", "--columns", "900", "--k", "64", "--repeat", "2", "--out", str(found)]
+        ["--device", "cpu", "--rows", "4", "--columns", "900", "--k", "64", "--repeat", "2", "--out",
+         str(found)]
     )  # fmt: skip
     printed = capsys.readouterr().out
     assert "| dsl_kernels | " in printed and "| 0 of 8 | ascending | the lower | 0, 0 |" in printed
@@ -82,7 +83,7 @@ def test_the_table_of_what_is_here(tmp_path, capsys, monkeypatch) -> None:
 
 
 def present(monkeypatch, module: str, **names) -> None:
-    """Let a module import, and every package have a version."""
+    """Make a module importable, and give every package a version."""
     monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))
     monkeypatch.setattr(script.importlib.metadata, "version", lambda package: f"{package} 1.2")
 

@@ -1,4 +1,4 @@
-"""The ops as custom ops of torch: derived schemas, opcheck, and graphs in which no argument of a call is lost."""
+"""The ops as custom ops of torch: derived schemas, opcheck, and graphs that keep every argument of a call."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NAMES = (
     "resample_trajectories",
 )
 SETTINGS = {"executor": "interpreter", "arch": "sm_100a"}
-# What torch cannot check: float8 has no comparison on a CPU, and columns beyond a row's length are not written, so that
-# two runs differ there.
+# Checks that torch cannot do: float8 has no comparison on a CPU, and columns beyond a row's length are not
+# written, so two runs differ there.
 UNCHECKED = {"lightning_indexer": "test_schema", "lightning_indexer_prefill": "test_schema"}
 
 
 def arguments_of(name: str) -> tuple[tuple, dict, dict]:
-    """Positional arguments, options and outputs of a small call, with every option off its default."""
+    """Positional arguments, options and outputs of a small call, with no option at its default."""
 
     def draw(op: str, workload: str) -> dict:
         return trial.draw(op, problems.get(op).workload(workload), seed=3)
@@ -64,7 +64,7 @@ def results(found: torch.Tensor | tuple) -> tuple[torch.Tensor, ...]:
 
 
 def same(name: str, got: torch.Tensor | tuple, wanted: torch.Tensor | tuple) -> None:
-    """Equal, in what an op writes: columns beyond a row's length it does not."""
+    """Equality of what an op writes, which excludes columns beyond a row's length."""
     for g, w in zip(results(got), results(wanted), strict=True):
         assert (g.shape, g.dtype) == (w.shape, w.dtype)
         columns = {"lightning_indexer": 100, "lightning_indexer_prefill": 100}.get(name, g.shape[-1])
@@ -78,7 +78,7 @@ def test_opcheck(name: str, written: bool) -> None:
     op = getattr(torch.ops.dsl_kernels, f"{name}_out" if written else name)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     if name in UNCHECKED:
-        # Without the bits of what is not written, and float8 has no gradient to try.
+        # Without checks that compare unwritten bits, or need a gradient of float8.
         checks = ("test_autograd_registration", "test_faketensor")
     schema = [argument.name for argument in op.default._schema.arguments if not argument.kwarg_only]
     given = dict(zip(inspect.signature(getattr(ops, name)).parameters, args, strict=False))
@@ -103,7 +103,7 @@ def test_a_schema_has_every_argument_of_the_function(name: str) -> None:
 
 @pytest.fixture
 def launches(monkeypatch) -> list[dict]:
-    """What every call handed to the part that all ops share."""
+    """The arguments that every call passes to the code common to all ops."""
     seen: list[dict] = []
     real = _base.run
 
@@ -140,10 +140,10 @@ def test_a_graph_hands_on_every_argument(name: str, given: int, backend: str, la
     (seen,) = launches
     assert seen["workspace"] is workspace and seen["executor"] == "interpreter" and seen["arch"] == "sm_100a"
     assert seen.get("launch") == ({"splits": 2} if name == "sparse_mla" else None)
-    # The page size of attention is the cache's.
+    # The page size of attention is that of the cache.
     for option in ("skip_below", "next_n", "sm_scale", *(("page_size",) if name == "topk_selector" else ())):
         assert seen["operands"].get(option) == options.get(option)
-    # Partial results of two CTAs a query lie in it.
+    # Partial results of two CTAs per query are in the workspace.
     assert (workspace.bytes > 0) == (name == "sparse_mla")
 
 
@@ -254,10 +254,11 @@ def test_a_graph_refuses_as_a_call_does(backend: str) -> None:
 
 
 def test_an_op_is_its_signature(monkeypatch) -> None:
-    """A new op needs nothing but its function: names, outputs and sizes come from the problem."""
+    """A new op needs only its function: names, outputs and sizes come from the problem."""
 
     def double_indexer(
-        q: torch.Tensor, k: torch.Tensor, k_scales: torch.Tensor, weights: torch.Tensor, k_start: torch.Tensor,
+        q: torch.Tensor, k: torch.Tensor, k_scales: torch.Tensor, weights: torch.Tensor,
+        k_start: torch.Tensor,
         k_end: torch.Tensor, *, out: torch.Tensor | None = None, workspace: Workspace | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Twice the scores."""

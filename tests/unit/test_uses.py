@@ -1,4 +1,5 @@
-"""What a text must make of its schedule: each declaration that nothing uses, or that the wrong one uses, is refused."""
+"""What a text must do with its schedule: a declaration that is unused,
+or used by the wrong role, is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from dsl_kernels.tile.text import Box, Call, Expr, If, Recorder, Span, Writes, l
 
 SHARED, REGISTER = Space.SHARED, Space.REGISTER
 ARCH = ARCHS["sm_90a"]
-# What a recorder adds to the call of a leaf by its text: thread, warp, lane, threads.
+# The ambient arguments that a recorder adds to the call of a text leaf: thread, warp, lane, threads.
 AMBIENT = (t.name("worker"), t.name("warp"), t.name("lane"), 128)
 SCHEDULE = Schedule(
     roles=(Role("work", 4, doc="all of it"), Role("load", 1, doc="rows into the ring")),
@@ -53,12 +54,12 @@ OPERANDS = (
 
 @leaf
 def read(target: Any, w: Any) -> None:
-    """A tile of w."""
+    """Read a tile of w."""
 
 
 @leaf
 def write(y: Writes, source: Any, scratch: Any, scale: float) -> None:
-    """A tile of y."""
+    """Write a tile of y."""
 
 
 def start(m: Recorder) -> None:
@@ -81,7 +82,7 @@ def work(m: Recorder) -> None:
     write(m, m.operand("y"), m.buffer("acc"), m.buffer("red_s"), m.scalar("scale"))
 
 
-# Leaves, as a program imports them.
+# The leaves as a module that a program imports.
 LEAVES = ModuleType("leaves")
 LEAVES.read_tiles = read  # type: ignore[attr-defined]
 
@@ -89,8 +90,8 @@ BODIES = {START: start, "work": work, "load": load}
 
 
 def program(schedule: Schedule, bodies: dict[str, Any], operands: tuple[OperandSpec, ...]) -> TileProgram:
-    none: Callable[..., Any] = lambda *_: {}  # noqa: E731
-    problem = Problem("toy", "", {"default": operands}, (), none, none, none, none, none)  # type: ignore[arg-type]
+    none: Any = lambda *_: {}  # noqa: E731
+    problem = Problem("toy", "", {"default": operands}, (), none, none, none, none, none)
     return TileProgram(
         "toy",
         problem,
@@ -114,7 +115,7 @@ def changed(**fields: Any) -> Schedule:
 
 
 def without(body: Callable[[Recorder], None], *statements: str) -> Callable[[Recorder], None]:
-    """The body, saying none of these methods of the recorder."""
+    """The body without its calls of these recorder methods."""
 
     def silent(m: Recorder) -> None:
         for name in statements:
@@ -207,14 +208,14 @@ def test_a_step_that_no_body_takes() -> None:
 
 
 def test_a_single_hand_over_is_acquired_too() -> None:
-    """A bulk copy announces its bytes there, and the reader of a body finds every ring filled alike."""
+    """A bulk copy expects its bytes there, and a reader of the body finds every ring filled the same way."""
     buffers = (dataclasses.replace(SCHEDULE.buffers[0], stages=1), *SCHEDULE.buffers[1:])
     once = dataclasses.replace(SCHEDULE.pipelines[0], stages=1, rounds="once")
     schedule = changed(buffers=buffers, pipelines=(once,))
     given = without(work, "release")
     assert text(schedule=schedule, work=given)
     refused("pipeline ring", "no acquire", schedule=schedule, work=given, load=without(load, "acquire"))
-    # Of tensor memory a release waits for the reader's loads, so it may be said of any ring.
+    # In tensor memory a release waits for the reader's loads, so it may be said of any ring.
     assert text(schedule=schedule)
 
 
@@ -229,7 +230,11 @@ def test_a_step_of_the_wrong_role() -> None:
 def test_a_named_barrier_that_a_role_never_comes_to() -> None:
     both = {"work": ("work", "load")}
     refused("named barrier work", "load, which never comes", schedule=changed(named_barriers=both))
-    refused("named barrier rest", "load, which never comes", schedule=changed(named_barriers={**SCHEDULE.named_barriers, "rest": ("load",)}))  # fmt: skip
+    refused(
+        "named barrier rest",
+        "load, which never comes",
+        schedule=changed(named_barriers={**SCHEDULE.named_barriers, "rest": ("load",)}),
+    )
 
 
 def test_a_named_barrier_of_others() -> None:
@@ -334,7 +339,7 @@ def test_the_body_of_a_lone_role_depends_as_the_start_does() -> None:
 
 
 def aliased(body: Callable[[Recorder], None]) -> dict[str, Any]:
-    """Changes that put red_s into the storage of b_s; the body is that of the role which touches both."""
+    """Changes that put red_s into the storage of b_s; the body is that of the role that uses both."""
     buffers = tuple(dataclasses.replace(b, alias="b_s") if b.name == "red_s" else b for b in SCHEDULE.buffers)
     return {"schedule": changed(buffers=buffers), "work": body}
 
@@ -418,7 +423,7 @@ def test_an_alias_has_no_more_bytes_than_its_owner() -> None:
 
 
 def spans(*source: Any, part: int = 1) -> dict[str, Any]:
-    """The toy with a span beside the box that its ring is filled by, of an operand more."""
+    """The toy program with a span of another operand beside the box that fills its ring."""
 
     def body(m: Recorder) -> None:
         ring = m.acquire("ring", 0)
@@ -473,9 +478,11 @@ def test_a_copy_by_a_map_that_is_not_there_or_has_other_axes(box: Box, got: str)
 @pytest.mark.parametrize(
     ("say", "got"),
     [
-        (lambda m: LEAVES.read_tile(m), "a leaf or name of leaves; got read_tile. Fix: did you mean read_tiles?"),
+        (lambda m: LEAVES.read_tile(m),
+         "a leaf or name of leaves; got read_tile. Fix: did you mean read_tiles?"),
         (lambda m: m.aquire("ring", 0), "a Recorder; got aquire. Fix: did you mean acquire"),
-        (lambda m: m.slot("ring", 0).rows_s, "a buffer of pipeline ring; got rows_s. Fix: did you mean ring_s?"),
+        (lambda m: m.slot("ring", 0).rows_s,
+         "a buffer of pipeline ring; got rows_s. Fix: did you mean ring_s?"),
         (lambda m: m.k.thread, "a knob or constant; got thread. Fix: did you mean threads?"),
     ],
 )  # fmt: skip
@@ -487,7 +494,7 @@ def test_what_a_body_asks_for_and_nobody_has(say: Callable[[Recorder], Any], got
 
 @by_text
 def asks(m, w):
-    """A leaf whose text calls one that is not there."""
+    """A leaf whose text calls one that does not exist."""
     LEAVES.read_tile(m, w)
 
 
@@ -510,7 +517,7 @@ def test_a_text_that_is_not_written_yet() -> None:
 
 
 def _called(say: Callable[[Recorder], None]) -> list[tuple[Any, ...]]:
-    """The arguments of each call of a leaf that a body says, values by their text."""
+    """The arguments of each call of a leaf in a body, values as text."""
     m = Recorder(SimpleNamespace(threads=128), SCHEDULE, ARCH, "work", OPERANDS)
     say(m)
     return [tuple(map(repr, s.arguments)) for s in m.statements if isinstance(s, Call)]
@@ -527,7 +534,8 @@ def test_a_call_binds_its_arguments_as_python_does() -> None:
 @pytest.mark.parametrize(
     ("say", "got"),
     [
-        (lambda m: write(m, m.operand("y"), m.buffer("acc")), "one argument a parameter: y, source, scratch, scale; got nothing for scratch, scale"),
+        (lambda m: write(m, m.operand("y"), m.buffer("acc")),
+         "one argument a parameter: y, source, scratch, scale; got nothing for scratch, scale"),
         (lambda m: write(m, *[m.buffer("acc")] * 4, rows=2), "got no parameter rows"),
         (lambda m: write(m, *[m.buffer("acc")] * 4, y=m.operand("y")), "got y twice"),
         (lambda m: write(m, *[m.buffer("acc")] * 5), "got 5 arguments"),
@@ -548,7 +556,7 @@ def takes(
     count: int,
     y: Writes[Global[Any]],
 ) -> None:
-    """Takes some of each kind."""
+    """Takes an argument of each kind."""
 
 
 def _takes(m: Recorder, **other: Any) -> None:
@@ -564,7 +572,8 @@ def _takes(m: Recorder, **other: Any) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{}, {"held": lambda m: 0}, {"row": lambda m: 5}, {"row": lambda m: m.dim("rows")}, {"y": lambda m: m.operand("w")}],
+    [{}, {"held": lambda m: 0}, {"row": lambda m: 5}, {"row": lambda m: m.dim("rows")},
+     {"y": lambda m: m.operand("w")}],
     ids=("all", "a number for registers", "a number for a value", "a size", "another operand"),
 )  # fmt: skip
 def test_arguments_of_the_annotated_kinds_are_taken(other: dict[str, Any]) -> None:
@@ -574,10 +583,13 @@ def test_arguments_of_the_annotated_kinds_are_taken(other: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("parameter", "argument", "got"),
     [
-        ("tile", lambda m: m.buffer("acc"), "expected shared memory of bfloat16; got registers of float32: acc"),
+        ("tile", lambda m: m.buffer("acc"),
+         "expected shared memory of bfloat16; got registers of float32: acc"),
         ("tile", lambda m: m.thread, "expected shared memory of bfloat16; got a value of int32: "),
-        ("held", lambda m: m.buffer("red_s"), "expected registers of float32 or a number of Python; got shared memory of bfloat16: red_s"),
-        ("held", lambda m: m.thread, "expected registers of float32 or a number of Python; got a value of int32"),
+        ("held", lambda m: m.buffer("red_s"),
+         "expected registers of float32 or a number of Python; got shared memory of bfloat16: red_s"),
+        ("held", lambda m: m.thread,
+         "expected registers of float32 or a number of Python; got a value of int32"),
         ("row", lambda m: m.operand("y"), "expected a value of int32; got an operand of "),
         ("row", lambda m: m.scalar("scale"), "expected a value of int32; got a value of float32"),
         ("row", lambda m: m.thread < 3, "expected a value of int32; got a value of bool"),
@@ -658,7 +670,8 @@ def test_equality_of_values_is_a_comparison_of_the_kernel(compare: Any, op: str,
 @pytest.mark.parametrize(
     ("say", "got"),
     [
-        (lambda m: m.when(m.k.threads == 128).__enter__(), "condition of m.when.*got True, which Python knows"),
+        (lambda m: m.when(m.k.threads == 128).__enter__(),
+         "condition of m.when.*got True, which Python knows"),
         (lambda m: m.when(1).__enter__(), "condition of m.when.*got 1"),
         (lambda m: next(m.repeat(False)), "condition of m.repeat.*got False"),
         (lambda m: select(m.k.threads < 64, m.thread, 0), "condition of select.*got False"),
@@ -684,7 +697,7 @@ def test_what_python_would_decide_or_the_kernel_lacks_is_refused(
 
 
 def test_values_are_told_apart_by_what_they_are_where_python_asks() -> None:
-    """In sets and as keys an expression is itself, whatever it would be equal to in the kernel."""
+    """In sets and as keys an expression is compared by identity, whatever it would equal in the kernel."""
     x, same = t.name("x"), t.name("x")
     assert len({x, same}) == 2 and {x: 1}[x] == 1
     view = _said(lambda m: m.buffer("acc"))
@@ -725,7 +738,7 @@ def test_a_refusal_names_the_line_that_does_it(body: Any, what: str, line: str) 
 def test_what_python_raises_of_a_text_is_a_refusal_of_the_declaration() -> None:
     @by_text
     def unpacks(m: Any, w: Any) -> None:
-        """Takes two of three."""
+        """Unpacks three into two."""
         first, second = (m.thread, m.thread, m.thread)
         w[0] = first + second
 

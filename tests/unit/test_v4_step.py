@@ -34,7 +34,7 @@ def table(b: int, pages: int, most: int, seed: int) -> torch.Tensor:
 
 
 def layer(kind: str, row_format: str = "v4") -> dict:
-    """A window alone, an index over one compressed token for 4, or all compressed tokens, one for 128."""
+    """A window only, an index over one compressed token per 4, or all compressed tokens, one per 128."""
     pack = PACKED[row_format]
     given = {
         "q": normal(B * NEXT_N, HEADS, 512, seed=1).bfloat16(),
@@ -82,7 +82,8 @@ def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str, row_
     lens = LENS.view(-1).tolist()
     wanted = torch.stack(
         [
-            ids_by_position(torch.arange(max(0, n - WINDOW), n), given["window_table"][row // NEXT_N], WINDOW_PAGE, WINDOW)
+            ids_by_position(torch.arange(max(0, n - WINDOW), n), given["window_table"][row // NEXT_N],
+                            WINDOW_PAGE, WINDOW)
             for row, n in enumerate(lens)
         ]
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The wheel: what a machine without the checkout gets, generated set and device helpers included."""
+"""The wheel: what a machine without the checkout gets, including the generated set and the device helpers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_it_finds_its_own_generated_set(installed):
 
 
 def bundle_of_a_step(backend: str, arch: str, folder: Path) -> bundle.Bundle:
-    """A bundle of what a decode step runs, with the PTX; what the cache lacks is compiled."""
+    """A bundle of the variants of a decode step, with their PTX; what the cache lacks is compiled."""
     mine = partial(variants.variants, backend=backend)
     with bundled_step.few_sms(), mock.patch.object(variants, "variants", mine):
         ops.clear()
@@ -95,7 +95,8 @@ def bundle_of_a_step(backend: str, arch: str, folder: Path) -> bundle.Bundle:
 @pytest.mark.emulator
 @pytest.mark.parametrize(("backend", "arch"), [("tilelang", "sm_90a"), ("cutedsl", "sm_100a")])
 def test_a_wheel_and_a_bundle_run_a_decode_step_where_no_dsl_is(installed, tmp_path, backend, arch):
-    """As a server's image has it: the library without its generated set, a bundle, and nothing that compiles a kernel."""
+    """As in a server's image: the library without its generated set, a bundle,
+    and nothing that compiles a kernel."""
     held = bundle_of_a_step(backend, arch, tmp_path / "bundle")
     shutil.copytree(
         installed / "dsl_kernels",

@@ -1,4 +1,5 @@
-"""Expressions of a leaf's text as one function of Python each: the same numbers as operator by operator, each in range."""
+"""Expressions of a leaf's text as single Python functions: the same numbers as operator by operator,
+all in range."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ NAMES = {
 
 
 def one_by_one(value: Any) -> Any:
-    """What an expression is, each operator's result brought into the range of its dtype."""
+    """The value of an expression, with each operator's result wrapped to its dtype."""
     if not isinstance(value, Expr):
         return value
     if value.op == "name":
@@ -50,7 +51,7 @@ def drawn(draw: random.Random, depth: int) -> Any:
     op, dtype = draw.choice(OPERATIONS), draw.choice(["int32", "uint32"])
     if op in ("~", "to"):
         return Expr(op, (name(draw.choice(list(NAMES)), dtype),), dtype)
-    # Both sides of a division are positive or zero, and a shift is below 32.
+    # Operands of a division are not negative, and shifts are below 32.
     if op in ("<<", ">>"):
         return Expr(op, (drawn(draw, depth - 1), draw.randrange(1, 9)), dtype)
     if op in ("//", "%"):

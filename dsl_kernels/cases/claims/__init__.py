@@ -1,12 +1,13 @@
-"""Claims of the founding documents about GPU kernels, each with what was found and the command that finds it.
+"""Claims of the founding documents about GPU kernels, each with what was measured and the command for it.
 
-A claim is judged by counting, which any CPU can do, or from the record of a case. What nothing here can decide is
-"not testable here", with the reason. One module a document registers its claims, in the order of the table.
+A claim is judged by counting, which any CPU can do, or from the record of a case. What nothing here can
+decide is "not testable here", with the reason. A module for each document registers its claims, in the order
+of the table.
 """
 
 from __future__ import annotations
 
-# The order of these imports is that of the claims.
+# The order of these imports is the order of the claims.
 from . import occupancy as occupancy  # isort: skip
 from . import attention as attention  # isort: skip
 from . import pipeline as pipeline  # isort: skip

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from .judging import Figures, Holds, Records, claim, counter, share, untested
 
 CASE = "gqa_regions"
+# Cycles of an iteration of the document's kernel.
 CYCLES = 2070
-"""Cycles of an iteration of the document's kernel."""
-# Keys and head elements of its tile, rows of a warpgroup, dense fp16 FLOP of an SM in a clock.
+# Rows of a warpgroup, keys and head elements of its tile, dense fp16 FLOP of an SM per clock.
 PRODUCT = {"rows": 64, "keys": 128, "dim": 128, "flop_per_clock": 4096}
 
 
 def _product_cycles(rows: int, keys: int, dim: int, flop_per_clock: int) -> float:
-    """Cycles of the tensor core for one product of a warpgroup."""
+    """Tensor-core cycles of one product of a warpgroup."""
     return 2.0 * rows * keys * dim / flop_per_clock
 
 
@@ -89,8 +89,9 @@ def _parts(records: Records) -> Figures:
 @claim("001", "softmax-paces", "Softmax paces the loop: 65 % of an iteration.", _parts, CASE)
 def _softmax_paces(softmax: float, products: float, whole: float) -> tuple[Holds, str]:
     words = (
-        f"this project's kernel of the same tile takes {whole:.0f} cycles, {products:.0f} for the products alone, "
-        f"{softmax:.0f} for the softmax alone; {whole - max(products, softmax):.0f} are not hidden"
+        f"this project's kernel of the same tile takes {whole:.0f} cycles, "
+        f"{products:.0f} for the products alone, {softmax:.0f} for the softmax alone; "
+        f"{whole - max(products, softmax):.0f} are not hidden"
     )
     return softmax > products, words
 
@@ -123,8 +124,8 @@ def _overlap_hides(waits: float, whole: float, without: float) -> tuple[Holds, s
 
 def _clusters(records: Records) -> Figures:
     stall = "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio"
-    held: Mapping[str, str] = {"alone": "square", "shared": "square_cluster"}
-    return {name: counter(records, CASE, launch, stall) for name, launch in held.items()}
+    launches: Mapping[str, str] = {"alone": "square", "shared": "square_cluster"}
+    return {name: counter(records, CASE, launch, stall) for name, launch in launches.items()}
 
 
 @claim(
@@ -135,7 +136,10 @@ def _clusters(records: Records) -> Figures:
     CASE,
 )
 def _multicast(alone: float, shared: float) -> tuple[Holds, str]:
-    words = f"{alone:.2f} cycles an issue without a cluster, {shared:.2f} where two CTAs share tiles of the same size"
+    words = (
+        f"{alone:.2f} cycles an issue without a cluster, "
+        f"{shared:.2f} where two CTAs share tiles of the same size"
+    )
     return shared < alone / 4, words
 
 
@@ -143,5 +147,6 @@ untested(
     "001",
     "fa3-gap",
     "6 to 16 % are left to FlashAttention 3.",
-    "the document's kernel was not run; of FlashAttention 3 there are times alone (docs/log/gqa.md), no counters",
+    "the document's kernel was not run; of FlashAttention 3 there are times and counters "
+    "(docs/beside_fa3.md)",
 )

@@ -7,9 +7,9 @@ from typing import Any
 
 from .judging import Figures, Holds, Records, claim, counter, figure_of, row, rows, share, stalls, untested
 
+# Rows of the record with pageable memory that copies back go to, by what the process did with it before.
 USED, FRESH = "used before", "never touched"
 TARGETS = {USED: "pageable", FRESH: "pageable, fresh target"}
-"""Pageable memory that copies back go to, by what the process did with it before."""
 
 
 def _rate(records: Records, memory: str, way: str) -> float:
@@ -41,10 +41,10 @@ def _back(records: Records) -> dict[str, float]:
 )
 def _d2h(pinned: float, pageable: Mapping[str, float]) -> tuple[Holds, str]:
     text = "; ".join(
-        f"into memory {name} {pinned / held:.1f} times ({held:.1f} and {pinned:.1f} GB/s)"
-        for name, held in pageable.items()
+        f"into memory {name} {pinned / rate:.1f} times ({rate:.1f} and {pinned:.1f} GB/s)"
+        for name, rate in pageable.items()
     )
-    return {name: 7.0 <= pinned / held <= 13.0 for name, held in pageable.items()}, text
+    return {name: 7.0 <= pinned / rate <= 13.0 for name, rate in pageable.items()}, text
 
 
 @claim(
@@ -56,10 +56,10 @@ def _d2h(pinned: float, pageable: Mapping[str, float]) -> tuple[Holds, str]:
 )
 def _asymmetry(to: float, back: Mapping[str, float]) -> tuple[Holds, str]:
     text = "; ".join(
-        f"into memory {name} {to / held:.1f} times ({to:.1f} and {held:.1f} GB/s)"
-        for name, held in back.items()
+        f"into memory {name} {to / rate:.1f} times ({to:.1f} and {rate:.1f} GB/s)"
+        for name, rate in back.items()
     )
-    return {name: to / held >= 2.5 for name, held in back.items()}, text
+    return {name: to / rate >= 2.5 for name, rate in back.items()}, text
 
 
 @claim(
@@ -110,8 +110,8 @@ def _unmoved(pinned: float, pageable: float) -> tuple[Holds, str]:
     "atomics-218",
     "One atomic an element is 218 times slower than shuffles at 4M elements.",
     lambda records: {
-        name: figure_of(records, "reduction", held, "us")
-        for name, held in (("slow", "v1_4Mi"), ("fast", "v4_4Mi"))
+        name: figure_of(records, "reduction", launch, "us")
+        for name, launch in (("slow", "v1_4Mi"), ("fast", "v4_4Mi"))
     },
     "reduction",
 )
@@ -124,7 +124,7 @@ DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 
 
 def _counted(metric: str, **launches: str) -> Callable[[Records], Figures]:
-    """Reads a counter of launches of the reduction, by the names of the figures."""
+    """A function that reads a counter of launches of the reduction; figures are named after the arguments."""
     return lambda records: {
         name: counter(records, "reduction", launch, metric) for name, launch in launches.items()
     }
@@ -195,7 +195,7 @@ def _shuffle_figures(records: Records) -> Figures:
     "reduction",
 )
 def _shuffles(dram: Mapping[str, float], waits: Mapping[str, Mapping[str, float]]) -> tuple[Holds, str]:
-    first = {size: _first_wait(held) for size, held in waits.items()}
+    first = {size: _first_wait(reason) for size, reason in waits.items()}
     text = "; ".join(
         f"{value:.1f} % at {size} elements, most time in {first[size]}" for size, value in dram.items()
     )
@@ -217,9 +217,9 @@ def _backend(kernel: str) -> tuple[Holds, str]:
 
 
 def _triton(records: Records, size: int | None = None) -> dict[str, Any]:
-    """The fastest of the Triton attentions, or of those with tiles of so many query rows."""
-    held = rows(records, "triton_attention", "triton", "us")
-    return min((r for r in held if size in (None, r["rows"])), key=lambda r: float(r["us"]))
+    """The fastest of the Triton attentions, or of those with this many query rows in a tile."""
+    kernels = rows(records, "triton_attention", "triton", "us")
+    return min((r for r in kernels if size in (None, r["rows"])), key=lambda r: float(r["us"]))
 
 
 @claim(
@@ -249,7 +249,7 @@ def _triton_share(ours: float, name: str, torchs: float) -> tuple[Holds, str]:
     "triton_attention",
 )
 def _bigger_tile(us: Mapping[int, float], registers: Mapping[int, int]) -> tuple[Holds, str]:
-    text = ", ".join(f"{size} rows {held:.1f} µs ({registers[size]} registers)" for size, held in us.items())
+    text = ", ".join(f"{size} rows {time:.1f} µs ({registers[size]} registers)" for size, time in us.items())
     return us[64] <= us[128], f"best of each: {text}"
 
 

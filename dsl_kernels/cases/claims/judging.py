@@ -1,8 +1,8 @@
 """How a claim is judged: figures in, a verdict out.
 
-A claim names figures: numbers of its statement, of the problems, or of a recorded run. Its judge is a function of these
-figures alone, so a test can change one and see the verdict change. A verdict without figures is an argument, and is
-called that.
+A claim names figures: numbers of its statement, of the problems, or of a recorded run. Its judge is a
+function of these figures alone, so a test can change one and see the verdict change. A verdict without
+figures is called an argument.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .. import base, names
 from ..base import Record
 
 FAILS, PARTLY, HOLDS, ARGUED, UNTESTED = "fails", "holds in part", "holds", "by argument", "not testable here"
-# Losses first.
+# In the order of the table, losses first.
 VERDICTS = (FAILS, PARTLY, HOLDS, ARGUED, UNTESTED)
 SOURCES = {
     "000": "a Triton split-K sparse attention on a B200 that a profiler called occupancy limited",
@@ -27,13 +27,14 @@ SOURCES = {
     "003": "nine kernels under a timeline and a counter profiler on an L4",
     "004": "a trajectory resampling kernel on an H100 and a roadmap for it",
 }
+# Bytes of a latent token: 512 + 64 values of bf16.
 ROW = 1152
-"""Bytes of a latent token: 512 + 64 values of bf16."""
 
 Records = Mapping[str, Record]
 Figures = Mapping[str, Any]
+# Whether a claim holds; None if its figures cannot tell, a mapping if it depends on the conditions that are
+# its keys.
 Holds = bool | None | Mapping[str, bool]
-"""Whether a claim holds: None where its figures cannot say, a mapping where conditions differ."""
 Judge = Callable[..., tuple[Holds, str]]
 
 
@@ -45,8 +46,8 @@ class Claim:
         name: names the claim in commands.
         source: key of SOURCES.
         case: the case whose record decides; "" for a claim that is counted, or that cannot be tested here.
-        figures: records by case -> the figures that decide; a LookupError means that the record lacks one.
-        judge: takes the figures by name -> whether the statement holds, and the figures in words.
+        figures: reads the deciding figures from records by case; raises LookupError if a record lacks one.
+        judge: takes the figures by name; returns whether the statement holds, and the figures in words.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Claim:
 
     @property
     def command(self) -> str:
-        """What measures it."""
+        """The command that measures it."""
         if self.case:
             return f"python -m dsl_kernels case run {self.case}"
         return f"python -m dsl_kernels case claims --only {self.name}"
@@ -84,7 +85,7 @@ def claim(
     figures: Figures | Callable[[Records], Figures],
     case: str = "",
 ) -> Callable[[Judge], Judge]:
-    """Register the decorated judge as a claim about these figures, or those that a function finds in records."""
+    """Register the decorated judge as a claim about figures, or about those that a function reads."""
     read = figures if callable(figures) else lambda _: figures
 
     def add(judge: Judge) -> Judge:
@@ -95,7 +96,7 @@ def claim(
 
 
 def untested(source: str, name: str, statement: str, why: str) -> None:
-    """Register a claim that nothing here can show."""
+    """Register a claim that nothing here can decide."""
     claim(source, name, statement, {})(lambda: (None, why))
 
 
@@ -113,10 +114,10 @@ def by_name(name: str) -> Claim:
 
 
 def records_in(folder: Path) -> dict[str, Record]:
-    """The records of cases that a folder holds.
+    """The records of cases in a folder.
 
     Raises:
-        InvalidArgumentError: a path that no file system can hold.
+        InvalidArgumentError: a path that no file system can have.
     """
     if not is_path(str(folder / f"{max(names(), key=len)}.json")):
         raise InvalidArgumentError(
@@ -127,7 +128,7 @@ def records_in(folder: Path) -> dict[str, Record]:
 
 
 def judged(one: Claim, records: Records) -> dict[str, Any]:
-    """A claim with its finding as plain data."""
+    """A claim and its verdict as plain data."""
     try:
         verdict, measured = one.verdict(one.figures(records))
     except LookupError as error:
@@ -147,7 +148,7 @@ def judged(one: Claim, records: Records) -> dict[str, Any]:
 
 
 def table(records: Records, only: str | None = None) -> list[dict[str, Any]]:
-    """Every claim, or one, with its finding."""
+    """Every claim, or only one, with its verdict."""
     return [judged(one, records) for one in ([by_name(only)] if only else CLAIMS)]
 
 
@@ -155,17 +156,17 @@ def table(records: Records, only: str | None = None) -> list[dict[str, Any]]:
 
 
 def row(records: Records, case: str, name: str) -> dict[str, Any]:
-    """A measured row of a record; LookupError where it is missing or failed."""
-    for held in records[case]["rows"]:
-        if held["name"] == name:
-            if "error" in held and not ("us" in held or "a_us" in held):
-                raise LookupError(f"{name}: {held['error'][:120]}")
-            return dict(held)
+    """A measured row of a record; LookupError if it is missing or failed."""
+    for one_row in records[case]["rows"]:
+        if one_row["name"] == name:
+            if "error" in one_row and not ("us" in one_row or "a_us" in one_row):
+                raise LookupError(f"{name}: {one_row['error'][:120]}")
+            return dict(one_row)
     raise LookupError(f"no row {name} in {case}")
 
 
 def figure_of(records: Records, case: str, name: str, figure: str) -> float:
-    """A figure of a measured row; LookupError where the record has none."""
+    """A figure of a measured row; LookupError if the record lacks it."""
     value = row(records, case, name).get(figure)
     if value is None:
         raise LookupError(f"no {figure} of {name} in {case}")
@@ -173,24 +174,24 @@ def figure_of(records: Records, case: str, name: str, figure: str) -> float:
 
 
 def rows(records: Records, case: str, kind: str, figure: str) -> list[dict[str, Any]]:
-    """Rows of a kind that hold a figure; LookupError where there are none."""
-    held = [r for r in base.rows_of(records[case], kind) if r.get(figure) is not None]
-    if not held:
+    """Rows of a kind that have a figure; LookupError if there are none."""
+    measured = [r for r in base.rows_of(records[case], kind) if r.get(figure) is not None]
+    if not measured:
         raise LookupError(f"no {kind} rows in {case}")
-    return held
+    return measured
 
 
 def counter(records: Records, case: str, launch: str, metric: str) -> float:
-    """A counter of a launch; LookupError where none was read."""
+    """A counter of a launch; LookupError if it was not read."""
     return float(records[case]["counters"][launch]["metrics"][metric])
 
 
 def stalls(records: Records, case: str, launch: str) -> dict[str, float]:
-    """Shares of a launch's warp time by stall reason, greatest first; LookupError where none was read."""
-    found = base.stall_shares(records[case]["counters"][launch]["metrics"])
-    if not found:
+    """Shares of a launch's warp time by stall reason, greatest first; LookupError if none was read."""
+    shares = base.stall_shares(records[case]["counters"][launch]["metrics"])
+    if not shares:
         raise LookupError(f"no stalls of {launch} in {case}")
-    return found
+    return shares
 
 
 def share(value: float) -> str:

@@ -45,7 +45,10 @@ def _gather_bytes(queries: int, ids: int, row_bytes: int, us: float, said_tbps: 
 def _line_waste(latent_bytes: int, line: int, said: float) -> tuple[Holds, str]:
     lines = -(-latent_bytes // line)
     wasted = 1 - latent_bytes / (lines * line)
-    words = f"a latent row is 512 x 2 B = {latent_bytes} contiguous bytes: {lines} whole lines, {share(wasted)} wasted"
+    words = (
+        f"a latent row is 512 x 2 B = {latent_bytes} contiguous bytes: "
+        f"{lines} whole lines, {share(wasted)} wasted"
+    )
     return wasted > said - 0.1, words
 
 
@@ -78,8 +81,8 @@ def _two_warps(
 ) -> tuple[Holds, str]:
     blocks, warps = int(sm_kb // (block_kb + reserved_kb)), occupancy * most_warps
     words = (
-        f"{blocks} block of {sm_kb - reserved_kb:.0f} KB; {100 * occupancy:g} % of {most_warps} warps are {warps:.0f}, "
-        f"{warps / 4:.0f} a scheduler"
+        f"{blocks} block of {sm_kb - reserved_kb:.0f} KB; "
+        f"{100 * occupancy:g} % of {most_warps} warps are {warps:.0f}, {warps / 4:.0f} a scheduler"
     )
     return blocks == 1 and warps / 4 == said, words
 
@@ -96,11 +99,11 @@ def _waves(few: float, many: float, sms: int) -> tuple[Holds, str]:
 
 
 def change(name: str) -> Callable[[Records], Figures]:
-    """Reads what one change of the arithmetic did to a split-K attention."""
+    """A function that reads what one change of the arithmetic did to a split-K attention."""
 
     def read(records: Records) -> Figures:
-        held = row(records, "split_k", name)
-        return {name: held[name] for name in ("ratio", "noise")}
+        change_row = row(records, "split_k", name)
+        return {name: change_row[name] for name in ("ratio", "noise")}
 
     return read
 
@@ -184,9 +187,9 @@ def _without_rope(_: Records) -> Figures:
     inputs = problem.make(workload, torch.Generator().manual_seed(0))
     expected = problem.reference("bf16", inputs)
     without = problem.reference("bf16", {**inputs, "q_pe": torch.zeros_like(inputs["q_pe"])})
-    found = problem.compare("bf16", inputs, without, expected)
+    comparison = problem.compare("bf16", inputs, without, expected)
     name = "out relative error"
-    return {"error": found.figures[name], "limit": found.limits[name], "generous": 0.05}
+    return {"error": comparison.figures[name], "limit": comparison.limits[name], "generous": 0.05}
 
 
 @claim(
@@ -204,9 +207,9 @@ def _kpe_correct(error: float, limit: float, generous: float) -> tuple[Holds, st
 
 
 def _bf16_scores_figures(records: Records) -> Figures:
-    held = next(r for r in records["split_k"]["rows"] if r["name"] == "scores accumulated in bf16")
+    scores = next(r for r in records["split_k"]["rows"] if r["name"] == "scores accumulated in bf16")
     return {
-        "refused": held.get("error", "").startswith("CompilationError"),
+        "refused": scores.get("error", "").startswith("CompilationError"),
         "triton": records["split_k"]["environment"]["versions"]["triton"],
     }
 
@@ -237,11 +240,12 @@ def _bf16_scores(refused: bool, triton: str) -> tuple[Holds, str]:
 )
 def _symptom(in_flight: int, few: float, many: float, memory: float) -> tuple[Holds, str]:
     text = (
-        f"with the same {in_flight >> 10} KB in flight an SM, 8 warps reach {few:.0f} GB/s and 32 warps {many:.0f}; "
+        f"with the same {in_flight >> 10} KB in flight an SM, "
+        f"8 warps reach {few:.0f} GB/s and 32 warps {many:.0f}; "
         f"the 8 wait for memory {share(memory)} of their time"
     )
     gains_nothing = few >= 0.97 * many
-    # Warps that seldom wait for memory are bound by what they do with the rows: they say nothing of a copy alone.
+    # Warps that seldom wait for memory are bound by their additions, so they tell nothing about a mere copy.
     if not gains_nothing and memory < 0.5:
         return None, (
             f"{text} and else add up what arrived: 8 warps cannot add as fast, so whether more warps "
@@ -273,8 +277,8 @@ def _more_warps(few: float, many: float, deep: float) -> tuple[Holds, str]:
     "random-ceiling",
     "Random rows run 5 to 20 times below the sequential rate.",
     lambda records: {
-        name: figure_of(records, CASE, held, "gbps")
-        for name, held in (
+        name: figure_of(records, CASE, setting, "gbps")
+        for name, setting in (
             ("random", "random rows"),
             ("ordered", "sequential rows"),
             ("read", "read 256 MB"),
@@ -284,8 +288,8 @@ def _more_warps(few: float, many: float, deep: float) -> tuple[Holds, str]:
 )
 def _random_ceiling(random: float, ordered: float, read: float) -> tuple[Holds, str]:
     words = (
-        f"random {random:.0f} GB/s, the same kernel on sequential rows {ordered:.0f}, a plain read {read:.0f}: "
-        f"{read / random:.2f} times"
+        f"random {random:.0f} GB/s, the same kernel on sequential rows {ordered:.0f}, "
+        f"a plain read {read:.0f}: {read / random:.2f} times"
     )
     return read / random >= 5, words
 
@@ -295,8 +299,8 @@ def _random_ceiling(random: float, ordered: float, read: float) -> tuple[Holds, 
     "near-the-limit",
     "22 % of the sequential peak is close to what random rows allow.",
     lambda records: {
-        name: figure_of(records, CASE, held, "gbps")
-        for name, held in (
+        name: figure_of(records, CASE, setting, "gbps")
+        for name, setting in (
             ("ours", "attention T=64"),
             ("limit", "attainable T=64"),
             ("read", "read 256 MB"),
@@ -322,8 +326,8 @@ def _near_limit(ours: float, limit: float, read: float) -> tuple[Holds, str]:
 )
 def _row_buffer(random: float, ordered: float, row_bytes: int) -> tuple[Holds, str]:
     words = (
-        f"rows of {row_bytes} bytes in random order reach {share(random / ordered)} of the same kernel's rate in order: "
-        "a row is long enough that what it opens is read"
+        f"rows of {row_bytes} bytes in random order reach {share(random / ordered)} "
+        "of the same kernel's rate in order: a row is long enough that what it opens is read"
     )
     return random < 0.6 * ordered, words
 
@@ -347,8 +351,8 @@ def _no_reuse(gather: float, attention: float) -> tuple[Holds, str]:
 
 def _best_of_engines(records: Records) -> Figures:
     best: dict[str, float] = {}
-    for held in rows(records, CASE, "sweep", "gbps"):
-        best[held["engine"]] = max(best.get(held["engine"], 0.0), held["gbps"])
+    for one_row in rows(records, CASE, "sweep", "gbps"):
+        best[one_row["engine"]] = max(best.get(one_row["engine"], 0.0), one_row["gbps"])
     return {"best": best}
 
 
@@ -359,19 +363,19 @@ def _async(best: Mapping[str, float]) -> tuple[Holds, str]:
 
 
 def orders(records: Records, order: str) -> dict[str, float]:
-    """What each kernel of the case gains over random ids at T=64, by footprint, where ids come in this order."""
-    held = [r for r in rows(records, CASE, "index_order", "ratio") if r["order"] == order]
-    if not held:
+    """Speed-up over random ids of each kernel of the case at T=64, by footprint, with ids in this order."""
+    measured = [r for r in rows(records, CASE, "index_order", "ratio") if r["order"] == order]
+    if not measured:
         raise LookupError(f"no order {order}")
-    return {f"{r['what']} T=64 over {r['footprint']}": 1 / r["ratio"] for r in held}
+    return {f"{r['what']} T=64 over {r['footprint']}": 1 / r["ratio"] for r in measured}
 
 
 def sorted_rows(record: Record, widths: Iterable[int]) -> dict[str, float]:
-    """What bare rows gain by sorted ids, by width and footprint, from the ceilings of the record's GPU."""
+    """Speed-up of bare rows by sorted ids, by width and footprint, from the ceilings of the record's GPU."""
     from ...profile import read_ceilings
 
-    held = read_ceilings(record["environment"]["gpu"])
-    gbps = {(p.row_bytes, p.footprint, p.order): p.gbps for p in (held.points if held else ())}
+    ceilings = read_ceilings(record["environment"]["gpu"])
+    gbps = {(p.row_bytes, p.footprint, p.order): p.gbps for p in (ceilings.points if ceilings else ())}
     return {
         f"bare rows of {width} B over {footprint >> 20} MiB": gbps[width, footprint, "sorted"] / random
         for (width, footprint, order), random in sorted(gbps.items())
@@ -380,12 +384,12 @@ def sorted_rows(record: Record, widths: Iterable[int]) -> dict[str, float]:
 
 
 def gains(*widths: int) -> Callable[[Records], Figures]:
-    """Reads what sorting ids gains: kernels at T=64, and bare rows of these widths, by footprint."""
+    """A function that reads the speed-up by sorted ids: kernels at T=64, and bare rows of these widths."""
     return lambda records: {"gained": orders(records, "page") | sorted_rows(records[CASE], widths)}
 
 
 def gains_at_least(gained: Mapping[str, float], least: float) -> tuple[Holds, str]:
-    """Where sorting gains that much, and what it gains everywhere."""
+    """Where sorting gains at least this much, and what it gains everywhere."""
     text = "; ".join(f"{where} {100 * (factor - 1):+.1f} %" for where, factor in gained.items())
     return {where: factor >= 1 + least for where, factor in gained.items()}, f"speed gained: {text}"
 

@@ -22,8 +22,8 @@ from .occupancy import beside_noise, change, gains, gains_at_least, orders
 
 CASE = "dense_sparse"
 CONTEXT, TOPK = 131072, 2048
+# Queries of the steps that are compared with dense attention.
 COUNTS = (1, 16, 64)
-"""Queries of the steps that are set beside dense attention."""
 
 
 @claim(
@@ -38,7 +38,7 @@ def _bins(wrong: Mapping[str, int], rows: int) -> tuple[Holds, str]:
 
 
 def wrong_rows(kind: str, count: int = 32, length: int = 32768, k: int = TOPK) -> int:
-    """Rows, of `count`, whose top k differs when scores are told apart by 256 bins of FP8 (e4m3)."""
+    """Rows, of `count`, whose top k changes when scores are only told apart by 256 bins of FP8 (e4m3)."""
     import torch
 
     from ...kernels.topk_selector.problem import draw
@@ -58,7 +58,10 @@ def wrong_rows(kind: str, count: int = 32, length: int = 32768, k: int = TOPK) -
 )
 def _half_megabyte(ids: int, said_bytes: int, said_kb: int, row_bytes: int) -> tuple[Holds, str]:
     product, needed = ids * said_bytes, ids * row_bytes
-    words = f"{ids} x {said_bytes} B are {product >> 10} KB, and a row is {row_bytes} B: {needed / 1e6:.2f} MB a query"
+    words = (
+        f"{ids} x {said_bytes} B are {product >> 10} KB, and a row is {row_bytes} B: "
+        f"{needed / 1e6:.2f} MB a query"
+    )
     return product == said_kb << 10 or abs(needed / (said_kb << 10) - 1) < 0.1, words
 
 
@@ -125,8 +128,8 @@ def _selection(records: Records) -> Figures:
 def _radix(lengths: tuple[int, int], us: tuple[float, float]) -> tuple[Holds, str]:
     (short, long), (before, after) = lengths, us
     words = (
-        f"radix passes are O(L): at T=64 {long / short:.0f} times the scores take {after / before:.2f} times as long; "
-        "a histogram must read all scores as well"
+        f"radix passes are O(L): at T=64 {long / short:.0f} times the scores "
+        f"take {after / before:.2f} times as long; a histogram must read all scores as well"
     )
     return after / before > long / short * math.log(long) / math.log(short), words
 
@@ -184,15 +187,15 @@ def _exp2_gain(ratio: float, noise: float) -> tuple[Holds, str]:
 
 
 def _persisting(records: Records) -> Figures:
-    held = rows(records, GATHER, "persistence", "without_us")
-    (gather,) = (r for r in held if r["what"] == "gather")
+    kinds = rows(records, GATHER, "persistence", "without_us")
+    (gather,) = (r for r in kinds if r["what"] == "gather")
     return {
         "runs": {
             r["what"]: {"mib": r["hot_bytes"] >> 20, "normal": r["without_us"], "persisting": r["with_us"]}
-            for r in held
+            for r in kinds
         },
         "differs": gather["verdict"] == "differs",
-        # Rows of 64 queries out of L2, and out of DRAM.
+        # Rows of 64 queries from the L2, and from DRAM.
         "warm": figure_of(records, GATHER, "gather 33 MB by position", "a_us"),
         "cold": figure_of(records, GATHER, "attainable T=64", "us"),
         "queries": 8,
@@ -210,7 +213,8 @@ def _persistence(
     runs: Mapping[str, Mapping[str, float]], differs: bool, warm: float, cold: float, queries: int
 ) -> tuple[Holds, str]:
     text = "; ".join(
-        f"{what} of {run['mib']} MiB after 256 MiB of other reads: {run['normal']:.1f} µs, persisting {run['persisting']:.1f}"
+        f"{what} of {run['mib']} MiB after 256 MiB of other reads: "
+        f"{run['normal']:.1f} µs, persisting {run['persisting']:.1f}"
         for what, run in runs.items()
     )
     whole = (cold - warm) * queries / 64
@@ -240,7 +244,7 @@ def _steps(records: Records) -> dict[int, float]:
 
 
 def _read_gbps(records: Records) -> float:
-    """Rate of the sequential read of the same run."""
+    """Rate of the sequential read in the same run."""
     return float(rows(records, CASE, "read", "gbps")[0]["gbps"])
 
 
@@ -261,11 +265,11 @@ def _step_time(us: Mapping[int, float], gbps: float, key_bytes: int) -> tuple[Ho
 def _dense(records: Records) -> dict[int, float]:
     from .. import dense_sparse
 
-    found = {t: dense_sparse.dense_us(records[CASE], t, CONTEXT) for t in COUNTS}
-    held = {t: us for t, us in found.items() if us is not None}
-    if held.keys() != found.keys():
-        raise LookupError(f"no dense attention at T={min(found.keys() - held.keys())} L={CONTEXT}")
-    return held
+    times = {t: dense_sparse.dense_us(records[CASE], t, CONTEXT) for t in COUNTS}
+    known = {t: us for t, us in times.items() if us is not None}
+    if known.keys() != times.keys():
+        raise LookupError(f"no dense attention at T={min(times.keys() - known.keys())} L={CONTEXT}")
+    return known
 
 
 @claim(
@@ -295,7 +299,7 @@ def _speedup(dense: Mapping[int, float], sparse: Mapping[int, float], said: floa
 
 
 def _by_length(records: Records) -> Figures:
-    """Times at the most queries of a step's parts, at a context and at four times as many tokens."""
+    """Times of a step's parts at the most queries, for a quarter of the context and for all of it."""
     steps = {
         r["context"]: {"a step": r["us"], **r["ops"]}
         for r in rows(records, CASE, "step", "ops")
@@ -311,8 +315,9 @@ def _linear(short: Mapping[str, float], long: Mapping[str, float]) -> tuple[Hold
     attention, scoring, step = (grown[name] for name in ("sparse_mla", "lightning_indexer", "a step"))
     part = long["lightning_indexer"] / long["a step"]
     words = (
-        f"T={max(COUNTS)}: four times the tokens take {attention:.1f} times as long in attention, {scoring:.1f} in scoring, "
-        f"which reads every token, and {step:.1f} in a step, of which scoring is {share(part)}"
+        f"T={max(COUNTS)}: four times the tokens take {attention:.1f} times as long in attention, "
+        f"{scoring:.1f} in scoring, which reads every token, and {step:.1f} in a step, "
+        f"of which scoring is {share(part)}"
     )
     return {"attention": attention < 2, "a step": step < 2}, words
 
@@ -334,8 +339,9 @@ def _overlap(records: Records) -> Figures:
 )
 def _synchronous(apart: float, together: float) -> tuple[Holds, str]:
     words = (
-        f"wgmma.mma_async returns at once and is waited for by groups: an iteration of this project's kernel takes "
-        f"{apart:.0f} cycles with the softmax after the products, {together:.0f} with it beside them"
+        f"wgmma.mma_async returns at once and is waited for by groups: "
+        f"an iteration of this project's kernel takes {apart:.0f} cycles "
+        f"with the softmax after the products, {together:.0f} with it beside them"
     )
     return apart / together < 1.05, words
 
@@ -348,7 +354,10 @@ def _synchronous(apart: float, together: float) -> tuple[Holds, str]:
 )
 def _other_lanes(lanes_of_a_warp: int, issuing: int, lanes_of_a_read: int) -> tuple[Holds, str]:
     left = lanes_of_a_warp - issuing
-    words = f"tcgen05.ld takes all {lanes_of_a_read} lanes of a warp at one instruction (.sync.aligned), {left} are left"
+    words = (
+        f"tcgen05.ld takes all {lanes_of_a_read} lanes of a warp at one instruction (.sync.aligned), "
+        f"{left} are left"
+    )
     return left >= lanes_of_a_read, words
 
 

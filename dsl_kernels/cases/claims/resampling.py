@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from .. import base
 from .judging import Figures, Holds, Records, claim, counter, share, stalls
 
+# Trajectories, times of a trajectory, targets, elements of a row.
 SIZES = {"b": 64, "n": 4096, "m": 1024, "d": 32}
-"""Trajectories, times of a trajectory, targets, elements of a row."""
+# Microseconds of the document's kernel.
 US = 110
-"""Microseconds of the document's kernel."""
+# DRAM rate of the document's H100.
 HBM_TBPS = 3.35
-"""DRAM of the document's H100."""
 
 
 def resample_bytes(b: int, n: int, m: int, d: int) -> dict[str, float]:
-    """Bytes that the resampling must move: fp32 times, the distinct bf16 rows that are read, a row written a target."""
+    """Bytes that resampling must move: fp32 times, distinct bf16 rows read, and a row written per target."""
     from ...kernels.resample_trajectories.problem import rows_read
 
     return {"times": 4.0 * b * (n + m), "rows": 2.0 * d * b * rows_read(n, m), "out": 2.0 * d * b * m}
@@ -104,12 +104,12 @@ def _one_load(times: int, threads: int) -> tuple[Holds, str]:
     return threads >= times, words
 
 
-# fp32 TFLOP/s of an H100 without its tensor cores.
+# fp32 TFLOP/s of an H100 outside its tensor cores.
 VECTOR_TFLOPS = 60.0
 
 
 def _without_arithmetic(b: int, n: int, m: int, d: int, tflops: float, tbps: float) -> tuple[float, float]:
-    """Microseconds of the interpolation's arithmetic, and of its bytes."""
+    """Microseconds of the interpolation's arithmetic outside the tensor cores, and of its bytes."""
     return 3.0 * b * m * d / tflops / 1e6, _least_us(b, n, m, d, tbps)
 
 
@@ -160,8 +160,8 @@ def _phases(
     for some, more in zip(low, high, strict=True):
         least, most = least * some, most * more
     words = (
-        f"by their own figures phases 1 to 3 give {least:.2f} at least, and {most:.2f} at most with the fourth, "
-        "that of the tensor cores, which saves the arithmetic"
+        f"by their own figures phases 1 to 3 give {least:.2f} at least, "
+        f"and {most:.2f} at most with the fourth, that of the tensor cores, which saves the arithmetic"
     )
     return most >= 0.9 * said, words
 
@@ -178,7 +178,7 @@ def _pytorch(part: float, us: float, target: float, said: float) -> tuple[Holds,
 
 
 def _phase_figures(before: str, after: str) -> Callable[[Records], Figures]:
-    """Reads the times of two phases' kernels."""
+    """A function that reads the times of two phases' kernels."""
 
     def read(records: Records) -> Figures:
         us = {row["phase"]: row["us"] for row in base.rows_of(records["resample"], "phase")}
@@ -188,7 +188,7 @@ def _phase_figures(before: str, after: str) -> Callable[[Records], Figures]:
 
 
 def _gain(before: float, after: float, low: float, high: float) -> tuple[Holds, str]:
-    """Whether a phase's kernel is faster than the one before by a share between `low` and `high`."""
+    """Whether a phase makes the kernel faster by a share between `low` and `high`."""
     gain = before / after - 1
     return low <= gain <= high, f"{before:.1f} to {after:.1f} µs in this project's kernels: {gain:+.0%}"
 
@@ -250,9 +250,10 @@ SM, DRAM, MEMORY = (
 
 
 def _busy(records: Records) -> Figures:
-    found = {name: counter(records, "resample", "global", m) for name, m in (("sm", SM), ("memory", MEMORY))}
+    metrics = {"sm": SM, "memory": MEMORY}
+    throughput = {name: counter(records, "resample", "global", metric) for name, metric in metrics.items()}
     waits = stalls(records, "resample", "global")
-    return {**found, "long_scoreboard": waits.get("long_scoreboard", 0.0), "most": next(iter(waits))}
+    return {**throughput, "long_scoreboard": waits.get("long_scoreboard", 0.0), "most": next(iter(waits))}
 
 
 @claim(
@@ -264,8 +265,8 @@ def _busy(records: Records) -> Figures:
 )
 def _memory_bound(sm: float, memory: float, long_scoreboard: float, most: str) -> tuple[Holds, str]:
     words = (
-        f"such a kernel here has the SM at {sm:.1f} % and memory at {memory:.1f} %; warps wait most by {most}, "
-        f"{share(long_scoreboard)} of their time for memory: latency, not rate"
+        f"such a kernel here has the SM at {sm:.1f} % and memory at {memory:.1f} %; "
+        f"warps wait most by {most}, {share(long_scoreboard)} of their time for memory: latency, not rate"
     )
     return memory > sm, words
 

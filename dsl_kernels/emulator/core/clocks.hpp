@@ -1,8 +1,8 @@
-// Happens-before: vector clocks, access events and the shadow word kept for every byte of memory.
+// Happens-before: vector clocks, access events, and the shadow word of every byte of memory.
 //
-// An actor is something that runs in program order: a warp, one of a warp's asynchronous pipes, or a slot that
-// an unordered copy borrows. A memory access is an event (actor, clock). It is ordered before what an actor does
-// now when that actor's clock vector has reached it.
+// An actor runs in program order: a warp, one of a warp's asynchronous pipes, or a slot that an unordered
+// copy borrows. A memory access is an event (actor, clock). The event is ordered before everything that an
+// actor does from now on when that actor's vector clock has reached it.
 #pragma once
 #include <algorithm>
 #include <map>
@@ -21,10 +21,10 @@ inline void join(VC& a, const VC& b) {
 }
 
 // What synchronisation carries: everything that happened before (hb), the part of it that a proxy fence made
-// visible to the asynchronous proxy (px), and the part released by tcgen05.fence::before_thread_sync (tc).
+// visible to the asynchronous proxy (px), and the part that tcgen05.fence::before_thread_sync released (tc).
 //
-// Clusters of a launch have clock vectors of their own; what one learned of others through global memory is in
-// foreign, by the cluster's number, shared until it changes.
+// Each cluster has its own vector clocks. What a cluster learned of others through global memory is in
+// `foreign`, by the other cluster's number; the map is shared until it changes.
 struct Clock {
   VC hb, px, tc;
   std::shared_ptr<const std::map<int, VC>> foreign;
@@ -42,9 +42,10 @@ struct Clock {
     emu::join(tc, o.tc);
     if (o.foreign && o.foreign != foreign) learn(*o.foreign, -1);
   }
-  // Take over what is known of other clusters; an entry about the own cluster goes into hb.
+  // Join the clocks of other clusters; an entry for the cluster `own` goes into hb.
   void learn(const std::map<int, VC>& more, int own) {
-    auto next = foreign ? std::make_shared<std::map<int, VC>>(*foreign) : std::make_shared<std::map<int, VC>>();
+    auto next =
+        foreign ? std::make_shared<std::map<int, VC>>(*foreign) : std::make_shared<std::map<int, VC>>();
     for (auto& [cluster, vc] : more) {
       if (cluster == own) {
         emu::join(hb, vc);
@@ -56,7 +57,7 @@ struct Clock {
     }
     foreign = next;
   }
-  // Has an event of another cluster been learned of?
+  // Is an event of another cluster ordered before this clock?
   bool knows(int cluster, u32 actor, u32 clk) const {
     if (!foreign) return false;
     auto it = foreign->find(cluster);
@@ -64,29 +65,32 @@ struct Clock {
   }
 };
 
-enum EventFlags : u8 { EV_ASYNC = 1, EV_ATOMIC = 2, EV_TCGEN = 4, EV_INIT = 8, EV_CPASYNC = 16, EV_ALLOC = 32 };
+enum EventFlags : u8 {
+  EV_ASYNC = 1, EV_ATOMIC = 2, EV_TCGEN = 4, EV_INIT = 8, EV_CPASYNC = 16, EV_ALLOC = 32
+};
 
 struct Event {
   u32 actor, clk;
   int pc;
   u8 flags;
   int cluster = 0;
-  int16_t swizzle = -1;  // of a tensor copy: the span in bytes, 129 for 32-byte atoms
+  int16_t swizzle = -1;  // tensor copies: the swizzle span in bytes, 129 for 128 bytes with 32-byte atoms
 };
 
 struct Shadow {
   u32 w = 0;  // event of the last write; 0: never written
-  u32 r = 0;  // set of reads since then; 0: none
+  u32 r = 0;  // number of the set of reads since then; 0: none
 };
 
-// How an access looks to the checker.
+// An access, as the checker sees it.
 struct Access {
   u32 event = 0;
   const Clock* clock = nullptr;
-  const VC* ta = nullptr;  // what tcgen05.fence::after_thread_sync covers; null: not a tcgen05 access
-  bool either = false;     // of tcgen05.dealloc: ordered by what orders memory, or by tcgen05's fences
+  const VC* ta = nullptr;  // clock that tcgen05.fence::after_thread_sync covers; null: not a tcgen05 access
+  bool either = false;     // tcgen05.dealloc: memory order or tcgen05's fences suffice
   bool async = false;      // through the asynchronous proxy
-  // Of a generic store, and what lies there: two stores of one value that nothing orders leave that value.
+  // The bytes that a store writes and those that memory holds: unordered stores of the same value are a
+  // lesser race.
   const u8 *value = nullptr, *held = nullptr;
 };
 
@@ -103,7 +107,7 @@ class Shadows {
     events.push_back({actor, clk, pc, flags, cluster, -1});
     return u32(events.size() - 1);
   }
-  // Strong operations through one proxy do not race. Reductions of the asynchronous proxy are strong among themselves.
+  // Strong operations through the same proxy do not race; nor do reductions of the asynchronous proxy.
   static bool morally_strong(const Event& x, const Event& y) {
     return (x.flags & y.flags & EV_ATOMIC) && !((x.flags ^ y.flags) & EV_ASYNC);
   }
@@ -112,17 +116,19 @@ class Shadows {
     const Event &e = events[past], &me = events[a.event];
     if (e.flags & EV_INIT) return Conflict::none;
     if (e.cluster != me.cluster)
-      return morally_strong(e, me) || a.clock->knows(e.cluster, e.actor, e.clk) ? Conflict::none : Conflict::race;
+      return morally_strong(e, me) || a.clock->knows(e.cluster, e.actor, e.clk) ? Conflict::none
+                                                                                : Conflict::race;
     if (e.actor == me.actor) return Conflict::none;
     if (morally_strong(e, me)) return Conflict::none;
-    // PTX ISA, tcgen05, canonical synchronization patterns: its fences order tcgen05 operations across relaxed waits too.
+    // PTX ISA, tcgen05, canonical synchronization patterns: the fences order tcgen05 operations across
+    // relaxed waits too.
     if (a.ta && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] >= e.clk) return Conflict::none;
     if (a.clock->hb[e.actor] < e.clk) return Conflict::race;
     if (a.async && !(e.flags & EV_ASYNC) && a.clock->px[e.actor] < e.clk) return Conflict::proxy;
     if (a.ta && !a.either && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] < e.clk) return Conflict::tcfence;
     return Conflict::none;
   }
-  // The set of reads after adding one; reads that are ordered before the new one are subsumed by it.
+  // Add a read to a set; gives the new set. Reads that are ordered before the new one are dropped.
   u32 add(u32 set, const Access& a) {
     Added& known = added[set % std::size(added)];
     if (known.set == set && known.event == a.event) return known.result;
@@ -131,7 +137,7 @@ class Shadows {
       const u32 e = members[i];
       const Event& old = events[e];
       bool subsumed = old.actor == me.actor || a.clock->hb[old.actor] >= old.clk;
-      // A read by the asynchronous proxy or by tcgen05 is only replaced by one of the same kind.
+      // Only a read of the same kind replaces a read through the asynchronous proxy or by tcgen05.
       if (!subsumed || ((old.flags ^ me.flags) & (EV_ASYNC | EV_TCGEN | EV_ATOMIC))) members.push_back(e);
     }
     members.push_back(a.event);
@@ -139,7 +145,7 @@ class Shadows {
     known = {set, a.event, u32(first.size() - 2)};
     return known.result;
   }
-  // How many of n shadow words are like the first of them.
+  // How many of the n shadow words, from the first on, are equal to it.
   static size_t alike(const Shadow* s, size_t n) {
     auto word = [](const Shadow& x) { return u64(x.r) << 32 | x.w; };
     const u64 like = word(*s);
@@ -152,9 +158,10 @@ class Shadows {
     while (i < n && word(s[i]) == like) i++;
     return i;
   }
-  // Record a read of n shadow words; returns the first conflict and where it was. A read that its own write follows at
-  // once need not be kept: the write takes its place.
-  Conflict read(Shadow* s, size_t n, const Access& a, size_t& where, u32& other, bool check_init = true, bool keep = true) {
+  // Record a read of n shadow words; gives the first conflict and its place. keep: false for a read that the
+  // same operation's write follows, which would replace it.
+  Conflict read(Shadow* s, size_t n, const Access& a, size_t& where, u32& other, bool check_init = true,
+                bool keep = true) {
     Conflict bad = Conflict::none;
     u32 lw = ~0u, lr = ~0u, nr = 0;
     for (size_t i = 0, end; i < n; i = end) {
@@ -175,7 +182,8 @@ class Shadows {
     u32 lw = ~0u, lr = ~0u;
     auto overwrite = [&](size_t i) {
       if (c == Conflict::none || (bad != Conflict::none && bad != Conflict::same)) return;
-      // Of asynchronous writes only stores to global memory know what they write here, and both have landed.
+      // A pending cp.async, or an asynchronous write before a generic one, may not have landed: values say
+      // nothing.
       bool landed = !(events[lw].flags & (a.async ? EV_CPASYNC : EV_ASYNC | EV_CPASYNC));
       bool same = c == Conflict::race && a.value && a.value[i] == a.held[i] && landed;
       if (!same || bad == Conflict::none) bad = same ? Conflict::same : c, where = i, other = lw;
@@ -191,10 +199,11 @@ class Shadows {
         lr = s[i].r;
         for (u32 k = first[lr]; k < first[lr + 1]; k++) {
           const u32 e = members[k];
-          Conflict c = order(e, a);  // of a read
-          // Reading through one proxy before writing through the other needs no proxy fence.
+          Conflict c = order(e, a);
+          // A read through one proxy and a later write through the other need no proxy fence.
           if (c == Conflict::proxy) c = Conflict::none;
-          if (c != Conflict::none && (bad == Conflict::none || bad == Conflict::same)) bad = c, where = i, other = e;
+          if (c != Conflict::none && (bad == Conflict::none || bad == Conflict::same))
+            bad = c, where = i, other = e;
         }
       }
       if (c != Conflict::none)
@@ -203,14 +212,14 @@ class Shadows {
     }
     return bad;
   }
-  // Does one of the reads of a set satisfy it?
+  // Does some read of the set satisfy the predicate?
   template <class F>
   bool any_read(u32 set, F&& is) const {
     for (u32 k = first[set]; k < first[set + 1]; k++)
       if (is(members[k])) return true;
     return false;
   }
-  // Forget the sets of reads: only once nothing that is alive refers to them.
+  // Forget all sets of reads; no live shadow word may refer to one.
   void forget_sets() {
     members.clear();
     first.assign(2, 0);
@@ -219,12 +228,12 @@ class Shadows {
   std::vector<Event> events;
 
  private:
-  // Sets of reads by number: from members[first[set]] to before members[first[set + 1]]; set 0 is empty.
+  // Set number `set` has the events members[first[set]] to members[first[set + 1] - 1]; set 0 is empty.
   std::vector<u32> members, first;
   struct Added {
     u32 set = 0, event = 0, result = 0;
   };
-  Added added[64];  // what add() gave last, of sets that share a place
+  Added added[64];  // cache of add()'s results, indexed by the set's number modulo 64
 };
 
 }  // namespace emu

@@ -15,11 +15,14 @@ void Exec::get(int i, Val& out, bool must, const char* what) {
     case K_REG:
       if (w.busy[x.a] == 1 && copying) pending = true;
       else if (w.busy[x.a] == 1) {
-        // PTX asks for the wait; on hardware the dependency on the register is enough, and public kernels rely on that.
-        M.find("tmem-load-not-waited", M.cfg.strict_fences != 0, &w, pc, "a register is read before tcgen05.wait::ld has completed the load that fills it");
+        // PTX requires the wait. On hardware the register dependency suffices, and public kernels rely on
+        // that.
+        M.find("tmem-load-not-waited", M.cfg.strict_fences != 0, &w, pc,
+               "a register is read before tcgen05.wait::ld has completed the load that fills it");
         complete_loads();
-      } else if (w.busy[x.a] == 2) {  // 3: A of a wgmma, which may be read
-        M.find("wgmma-register-in-flight", true, &w, pc, "a register that a wgmma in flight owns is read before wgmma.wait_group");
+      } else if (w.busy[x.a] == 2) {  // not 3: instructions may read the A of a wgmma in flight
+        M.find("wgmma-register-in-flight", true, &w, pc,
+               "a register that a wgmma in flight owns is read before wgmma.wait_group");
       }
       out.v = w.regs + x.a * 32;
       out.valid = w.init[x.a];
@@ -51,7 +54,7 @@ void Exec::get(int i, Val& out, bool must, const char* what) {
   if (must) need(out.valid, what, i);
 }
 
-// Everything that the warp's earlier tcgen05.ld read has arrived.
+// All earlier tcgen05.ld of the warp are complete.
 void Exec::complete_loads() {
   w.clock.hb[w.actor + P_TLD] = w.tld_clk;
   w.ta[w.actor + P_TLD] = w.tld_clk;
@@ -80,7 +83,8 @@ u64 Exec::uniform(int i, const char* what) {
   u64 r = v[first()];
   LANES(mask, l)
     if (v[l] != r) {
-      M.find("not-uniform", true, &w, pc, std::string("the lanes disagree about the ") + what + ": the first one's is taken here");
+      M.find("not-uniform", true, &w, pc,
+             std::string("the lanes disagree about the ") + what + ": the first one's is taken here");
       break;
     }
   return r;
@@ -97,7 +101,7 @@ u64* Exec::dst(int i, u32 valid) {
   if (!w.partial.empty())
     if (auto it = w.partial.find(x.a); it != w.partial.end()) LANES(mask, l) it->second[l] = 0;
   w.written[x.a] = w.icount;
-  // Compilers copy the result of tcgen05.ld before the wait: the copy is as little usable as the original.
+  // Compilers copy the result of tcgen05.ld before the wait: the copy is pending too.
   if (pending) w.busy[x.a] = 1, w.tld_regs.push_back(int(x.a));
   return w.regs + x.a * 32;
 }
@@ -126,8 +130,8 @@ void Exec::mark(int i, const u64* known) {
 void Exec::aligned() {
   if (mask != (w.present & ~w.exited))
     M.fatal("divergent-aligned", &w, pc,
-            "an .aligned instruction is executed by lanes " + hex(mask) + " while lanes " + hex(w.present & ~w.exited) +
-                " of the warp are alive");
+            "an .aligned instruction is executed by lanes " + hex(mask) + " while lanes " +
+                hex(w.present & ~w.exited) + " of the warp are alive");
 }
 
 Flow Exec::run() {
@@ -135,7 +139,8 @@ Flow Exec::run() {
     case OP_bra: case OP_brx: case OP_exit: case OP_trap: case OP_call: case OP_nop: case OP_nanosleep:
     case OP_warpsync: case OP_setmaxnreg:
       return control();
-    case OP_shfl: case OP_vote: case OP_match: case OP_redux: case OP_elect: case OP_activemask: case OP_movmatrix:
+    case OP_shfl: case OP_vote: case OP_match: case OP_redux: case OP_elect: case OP_activemask:
+    case OP_movmatrix:
       return warp_op();
     case OP_ld: load(); return Flow::next;
     case OP_st: case OP_st_async: store(); return Flow::next;
@@ -156,8 +161,8 @@ Flow Exec::run() {
     case OP_tm_replace: tensormap(); return Flow::next;
     case OP_tm_acquire: acquire_map(); return Flow::next;
     case OP_tma_load: case OP_tma_store: tma(); return Flow::next;
-    case OP_tc_alloc: case OP_tc_dealloc: case OP_tc_relinquish: case OP_tc_mma: case OP_tc_cp: case OP_tc_commit:
-    case OP_tc_ld: case OP_tc_st: case OP_tc_wait: case OP_tc_fence:
+    case OP_tc_alloc: case OP_tc_dealloc: case OP_tc_relinquish: case OP_tc_mma: case OP_tc_cp:
+    case OP_tc_commit: case OP_tc_ld: case OP_tc_st: case OP_tc_wait: case OP_tc_fence:
       return tcgen();
     default: alu(); return Flow::next;
   }
@@ -183,7 +188,8 @@ Flow Exec::control() {
       get(0, v, true, "branch index");
       std::map<int, u32> to;
       LANES(mask, l) {
-        if (v[l] >= u64(in.m[1])) M.fatal("branch-index", &w, pc, "brx.idx index " + std::to_string(v[l]) + " is outside the list");
+        if (v[l] >= u64(in.m[1]))
+          M.fatal("branch-index", &w, pc, "brx.idx index " + std::to_string(v[l]) + " is outside the list");
         to[int(M.prog.targets[in.m[0] + s64(v[l])])] |= 1u << l;
       }
       u32 stay = g.mask & ~mask;
@@ -206,18 +212,22 @@ Flow Exec::control() {
       M.progress();
       return Flow::jumped;
     case OP_trap: M.fatal("trap", &w, pc, "the kernel executed trap");
-    case OP_call: M.fatal("call", &w, pc, "a function is called that this module has no body of (an assertion or printf, say)");
+    case OP_call:
+      M.fatal("call", &w, pc,
+              "a function is called that this module has no body of (an assertion or printf, say)");
     case OP_setmaxnreg: {
       aligned();
       int want = int(lead(0, "register count"));
       bool inc = in.m[0];
       if (want % 8 || want < 24 || want > 256)
-        M.find("setmaxnreg-value", true, &w, pc, "setmaxnreg " + std::to_string(want) + " is not a multiple of 8 in 24 to 256");
-      // Zero: the launch did not say how many registers a thread has, so the pool is not known.
+        M.find("setmaxnreg-value", true, &w, pc,
+               "setmaxnreg " + std::to_string(want) + " is not a multiple of 8 in 24 to 256");
+      // maxnreg 0: the launch did not state the registers per thread, so the pool is unknown.
       if (w.maxnreg && ((inc && want < w.maxnreg) || (!inc && want > w.maxnreg)))
         M.find("setmaxnreg-direction", true, &w, pc,
-               std::string(inc ? "inc" : "dec") + " to " + std::to_string(want) + " from " + std::to_string(w.maxnreg));
-      // The pool is what the CTA got at launch; inc waits until other warps have given enough back.
+               std::string(inc ? "inc" : "dec") + " to " + std::to_string(want) + " from " +
+                   std::to_string(w.maxnreg));
+      // The CTA's pool is what it got at launch; inc waits until other warps have given back enough.
       if (w.maxnreg) {
         s64 more = s64(want - w.maxnreg) * 32;
         if (more > c.register_pool) {
@@ -233,10 +243,14 @@ Flow Exec::control() {
     }
     case OP_warpsync: {
       u32 members = u32(lead(0, "member mask")), want = members & w.present & ~w.exited;
-      if (mask & ~members) M.fatal("member-mask", &w, pc, "lanes " + hex(mask & ~members) + " execute with a member mask that leaves them out: " + hex(members));
+      if (mask & ~members)
+        M.fatal("member-mask", &w, pc,
+                "lanes " + hex(mask & ~members) +
+                    " execute with a member mask that leaves them out: " + hex(members));
       if ((mask & want) != want) return g.wait = {WaitKind::converge, want}, Flow::wait;
       if (want == (w.present & ~w.exited)) return lanes_met(want), Flow::next;
-      // Every lane of the mask is ordered after what the others were ordered after, and after what they did.
+      // Each lane of the mask is now ordered after what the others did, and after what they were ordered
+      // after.
       u32 joined[32] = {};
       LANES(want, l) {
         for (u32 k = 0; k < 32; k++) joined[k] = std::max(joined[k], w.met[l][k]);

@@ -6,7 +6,8 @@ namespace emu {
 namespace {
 
 u64 from_f32(float x, int ty, int rnd = RN) {
-  return ty == TY_f32 ? bits(x) : ty == TY_bf16 && rnd == RN ? f32_bf16(x) : encode(x, format_of(ty), false, rnd);
+  if (ty == TY_f32) return bits(x);
+  return ty == TY_bf16 && rnd == RN ? f32_bf16(x) : encode(x, format_of(ty), false, rnd);
 }
 
 u64 mul_high(u64 a, u64 b, int n, bool sgn) {
@@ -18,7 +19,7 @@ u64 mul_high(u64 a, u64 b, int n, bool sgn) {
   return u64((static_cast<unsigned __int128>(a) * b) >> 64);
 }
 
-// One float operation on already decoded values. x holds up to three sources.
+// One float operation on decoded values; x holds up to three sources.
 template <class T>
 T apply(int op, const T* x, const s64* m, int sources) {
   int rnd = int(m[0]);
@@ -58,7 +59,7 @@ T apply(int op, const T* x, const s64* m, int sources) {
   return std::numeric_limits<T>::quiet_NaN();
 }
 
-// One operation of a 16-bit format: in double, rounded once.
+// One operation of a 16-bit format: computed in double, rounded once.
 u64 small_op(int op, const double* x, const s64* m, int sources, int ty, bool ftz, bool sat, bool relu) {
   double y = op == OP_fma ? fma_to_odd(x[0], x[1], x[2]) : apply<double>(op, x, m, sources);
   if (sat) y = clamp01(y);
@@ -75,9 +76,9 @@ void Exec::alu() {
   switch (in.op) {
     case OP_setp: case OP_set: return setp();
     case OP_cvt: return cvt();
-    case OP_add: case OP_sub: case OP_mul: case OP_fma: case OP_div: case OP_abs: case OP_neg: case OP_min: case OP_max:
-    case OP_rcp: case OP_sqrt: case OP_rsqrt: case OP_ex2: case OP_lg2: case OP_sin: case OP_cos: case OP_tanh:
-    case OP_copysign:
+    case OP_add: case OP_sub: case OP_mul: case OP_fma: case OP_div: case OP_abs: case OP_neg: case OP_min:
+    case OP_max: case OP_rcp: case OP_sqrt: case OP_rsqrt: case OP_ex2: case OP_lg2: case OP_sin:
+    case OP_cos: case OP_tanh: case OP_copysign:
       if (is_packed(ty)) return packed();
       if (is_float(ty)) return floats();
   }
@@ -91,13 +92,15 @@ void Exec::floats() {
   for (int i = 0; i < n; i++) get(i + 1, a[i]), valid &= a[i].valid;
   if (mask & ~valid) {
     valid = ~0u;
-    for (int i = 0; i < n; i++) valid &= known_low(a[i], TYPE_BITS[in.ty2 != TY_none && i < n - 1 ? in.ty2 : in.ty]);
+    for (int i = 0; i < n; i++)
+      valid &= known_low(a[i], TYPE_BITS[in.ty2 != TY_none && i < n - 1 ? in.ty2 : in.ty]);
   }
   u64* d = dst(0, valid);
   if (!d) return;
   bool minmax = in.op == OP_min || in.op == OP_max, sat = !minmax && in.m[2], ftz = in.m[1], relu = in.m[3];
-  // What kernels do most, without a choice for each lane.
-  if (ty == TY_f32 && in.ty2 == TY_none && in.m[0] == RN && !relu && n > 1 && !minmax && in.op != OP_div && in.op != OP_copysign) {
+  // A fast path for the most frequent operations, without a decision per lane.
+  if (ty == TY_f32 && in.ty2 == TY_none && in.m[0] == RN && !relu && n > 1 && !minmax && in.op != OP_div &&
+      in.op != OP_copysign) {
     const u64 *x = a[0].v, *y = a[1].v, *z = a[n - 1].v;
     auto each = [&](auto fn) {
       each_lane(mask, [&](u32 l) {
@@ -134,7 +137,7 @@ void Exec::floats() {
       if (ftz) x[i] = flush(x[i]);
     }
     float r = apply<float>(int(in.op), x, in.m, n);
-    if (in.op != OP_copysign) r = canonical(r);  // which keeps the bits of a NaN
+    if (in.op != OP_copysign) r = canonical(r);  // copysign keeps the bits of a NaN
     if (ftz) r = flush(r);
     if (sat) r = clamp01(r);
     if (relu) r = r > 0 ? r : std::isnan(r) ? r : 0.0f;
@@ -142,7 +145,7 @@ void Exec::floats() {
   }
 }
 
-// Bits of a packed result: those of a half whose sources' halves were written.
+// Written bits of a packed result: a half counts as written if that half of every source was written.
 u64 Exec::halves_known(u32 l, const Val* v, int n, int from, int to) const {
   u64 out = ~low(~u64(0), 2 * to), whole = low(~u64(0), from);
   for (int h = 0; h < 2; h++) {
@@ -153,7 +156,7 @@ u64 Exec::halves_known(u32 l, const Val* v, int n, int from, int to) const {
   return out;
 }
 
-// Bits of an integer result that follow from those of the sources that were written.
+// The bits of an integer result that depend only on written bits of the sources.
 u64 Exec::known_result(u32 l, const Val* const* v, int sources) const {
   int n = TYPE_BITS[in.ty];
   u64 k[4] = {}, x[4] = {}, all = ~u64(0), above = ~low(~u64(0), n);
@@ -163,20 +166,26 @@ u64 Exec::known_result(u32 l, const Val* const* v, int sources) const {
     case OP_mov: return k[0] | above;
     case OP_selp: return whole(2, 1) ? k[x[2] & 1 ? 0 : 1] | above : 0;
     case OP_band: case OP_bor: case OP_bxor: case OP_bnot: case OP_lop3: {
-      // Whatever the bits are that were not written: where all choices give the same, the result is known.
-      u64 lut = in.op == OP_band ? 0xC0 : in.op == OP_bor ? 0xFC : in.op == OP_bxor ? 0x3C : in.op == OP_bnot ? 0x0F : x[3], ones = 0, zeros = 0;
+      // A bit of the result is known where every choice of the unwritten bits gives the same.
+      u64 ones = 0, zeros = 0, lut = x[3];
+      if (in.op != OP_lop3)
+        lut = in.op == OP_band ? 0xC0 : in.op == OP_bor ? 0xFC : in.op == OP_bxor ? 0x3C : 0x0F;
       for (int c = 0; c < 8; c++) {
         u64 possible = all;
-        for (int i = 0; i < (in.op == OP_lop3 ? 3 : sources); i++) possible &= ~k[i] | (c & (4 >> i) ? x[i] : ~x[i]);
+        for (int i = 0; i < (in.op == OP_lop3 ? 3 : sources); i++)
+          possible &= ~k[i] | (c & (4 >> i) ? x[i] : ~x[i]);
         (lut >> c & 1 ? ones : zeros) |= possible;
       }
       return ones ^ zeros | above;
     }
-    case OP_add: case OP_sub: case OP_mul: case OP_mad: {  // carries only go up
+    case OP_add: case OP_sub: case OP_mul: case OP_mad: {
+      // Carries only go up: the bits below the lowest unknown bit are known.
       u64 both = k[0] & k[1] & (in.op == OP_mad ? k[2] : all);
       return (both & ~(both + 1)) | above;
     }
-    case OP_shl: return !whole(1, 32) ? 0 : low(x[1], 32) >= u64(n) ? all : k[0] << low(x[1], 32) | low(all, int(x[1])) | above;
+    case OP_shl:
+      if (!whole(1, 32)) return 0;
+      return low(x[1], 32) >= u64(n) ? all : k[0] << low(x[1], 32) | low(all, int(x[1])) | above;
     case OP_shr: {
       if (!whole(1, 32)) return 0;
       u64 s = std::min<u64>(low(x[1], 32), u64(n));
@@ -185,18 +194,21 @@ u64 Exec::known_result(u32 l, const Val* const* v, int sources) const {
     }
     case OP_shf: {
       if (!whole(2, 32)) return 0;
-      u64 s = in.m[1] ? x[2] & 31 : std::min<u64>(low(x[2], 32), 32), both = low(k[1], 32) << 32 | low(k[0], 32);
+      u64 s = in.m[1] ? x[2] & 31 : std::min<u64>(low(x[2], 32), 32);
+      u64 both = low(k[1], 32) << 32 | low(k[0], 32);
       return (in.m[0] ? both >> s : both << s >> 32) | above;
     }
     case OP_bfe: {
       if (!whole(1, 8) || !whole(2, 8)) return 0;
-      u64 pos = x[1] & 255, len = x[2] & 255, top = u64(n) - 1, there = pos > top ? 0 : std::min(len, u64(n) - pos);
+      u64 pos = x[1] & 255, len = x[2] & 255, top = u64(n) - 1;
+      u64 there = pos > top ? 0 : std::min(len, u64(n) - pos);
       u64 sign = is_signed(in.ty) && len ? k[0] >> std::min(pos + len - 1, top) & 1 : 1;
       return (there ? low(k[0] >> pos, int(there)) : 0) | (sign ? ~low(all, int(there)) : 0) | above;
     }
     case OP_bfi: {
       if (!whole(2, 8) || !whole(3, 8)) return 0;
-      u64 pos = x[2] & 255, len = x[3] & 255, m = !len || pos >= u64(n) ? 0 : low(all, int(std::min<u64>(len, 64))) << pos;
+      u64 pos = x[2] & 255, len = x[3] & 255;
+      u64 m = !len || pos >= u64(n) ? 0 : low(all, int(std::min<u64>(len, 64))) << pos;
       return (k[1] & ~m) | (m ? k[0] << pos & m : 0) | above;
     }
     case OP_prmt: {
@@ -234,8 +246,9 @@ void Exec::packed() {
       for (int i = 0; i < n; i++) v[i] = low(a[i][l] >> (h * half), half);
       u64 r;
       if (ty == TY_u16x2 || ty == TY_s16x2) {
-        s64 x = ty == TY_s16x2 ? sign_extend(v[0], 16) : s64(v[0]), y = ty == TY_s16x2 ? sign_extend(v[1], 16) : s64(v[1]);
-        s64 z = in.op == OP_add ? x + y : in.op == OP_sub ? x - y : in.op == OP_min ? std::min(x, y) : std::max(x, y);
+        s64 x = ty == TY_s16x2 ? sign_extend(v[0], 16) : s64(v[0]);
+        s64 y = ty == TY_s16x2 ? sign_extend(v[1], 16) : s64(v[1]);
+        s64 z = minmax ? in.op == OP_min ? std::min(x, y) : std::max(x, y) : in.op == OP_add ? x + y : x - y;
         r = low(u64(minmax && in.m[3] ? std::max(z, s64(0)) : z), 16);
       } else {
         int et = ty == TY_f32x2 ? TY_f32 : ty == TY_bf16x2 ? TY_bf16 : TY_f16;
@@ -265,8 +278,9 @@ void Exec::ints() {
   bool sgn = is_signed(ty);
   Val a, b, e, f;
   u32 valid = ~0u;
-  // Predicate and shift-like operations read all their sources alike; unused ones stay empty.
-  int first_src = in.op == OP_unpack ? int(in.m[0]) : in.op == OP_move_pair ? 2 : 1, sources = int(in.count) - first_src;
+  // All sources are read in the same way; unused ones stay empty.
+  int first_src = in.op == OP_unpack ? int(in.m[0]) : in.op == OP_move_pair ? 2 : 1;
+  int sources = int(in.count) - first_src;
   if (in.op == OP_pack) sources = 0;
   if (in.op == OP_carry) return carry();
   copying = in.op == OP_mov || in.op == OP_pack || in.op == OP_unpack || in.op == OP_move_pair;
@@ -288,10 +302,12 @@ void Exec::ints() {
   switch (in.op) {
     case OP_mov:
       each([&](u32 l) { return a[l] & all; });
-      // Compilers move constants and copies past wgmma.fence: a copy is as old as what it copies, a constant is older.
-      if (o[0].kind == K_REG && (o[1].kind == K_REG || o[1].kind == K_IMM)) w.written[o[0].a] = o[1].kind == K_REG ? w.written[o[1].a] : 0;
+      // Compilers move constants and copies past wgmma.fence: a copy is as old as its source, a constant
+      // older.
+      if (o[0].kind == K_REG && (o[1].kind == K_REG || o[1].kind == K_IMM))
+        w.written[o[0].a] = o[1].kind == K_REG ? w.written[o[1].a] : 0;
       return;
-    case OP_move_pair: {  // of 64-bit registers: a move of 128 bits
+    case OP_move_pair: {  // a 128-bit move: two 64-bit registers
       u64 copy[2][32];
       for (int h = 0; h < 2; h++) std::copy((h ? b : a).v, (h ? b : a).v + 32, copy[h]);
       u64 halves[2][32];
@@ -346,7 +362,8 @@ void Exec::ints() {
       });
       return;
     case OP_div: case OP_rem:
-      // The result is unspecified, not an exception, and compilers divide before they test: it counts as never written.
+      // PTX leaves the result unspecified, and compilers divide before they test: the result counts as
+      // unwritten.
       LANES(mask, l) if ((valid >> l & 1) && !low(b[l], n)) {
         valid &= ~(1u << l), bits_known[l] = 0;
         M.find("division-by-zero", false, &w, pc, "integer division by zero: the result is unspecified");
@@ -362,7 +379,9 @@ void Exec::ints() {
         return in.op == OP_div ? x / y : x % y;
       });
       return;
-    case OP_abs: each([&](u32 l) { s64 x = sx(a[l]); return low(x < 0 ? u64(0) - u64(x) : u64(x), n); }); return;
+    case OP_abs:
+      each([&](u32 l) { return low(sx(a[l]) < 0 ? u64(0) - u64(sx(a[l])) : u64(sx(a[l])), n); });
+      return;
     case OP_neg: each([&](u32 l) { return low(u64(0) - a[l], n); }); return;
     case OP_min: case OP_max:
       each([&](u32 l) {
@@ -384,16 +403,22 @@ void Exec::ints() {
       Val t;
       get(4, t);
       u64 lut = t[0];
-      u64 take[8];  // all ones for the combinations of bits that give a one
+      u64 take[8];  // per combination of three bits: all ones where the result is 1
       for (int k = 0; k < 8; k++) take[k] = lut >> k & 1 ? 0xFFFFFFFF : 0;
       each([&](u32 l) {
         u64 r = 0;
-        for (int k = 0; k < 8; k++) r |= (k & 4 ? a[l] : ~a[l]) & (k & 2 ? b[l] : ~b[l]) & (k & 1 ? e[l] : ~e[l]) & take[k];
+        for (int k = 0; k < 8; k++)
+          r |= (k & 4 ? a[l] : ~a[l]) & (k & 2 ? b[l] : ~b[l]) & (k & 1 ? e[l] : ~e[l]) & take[k];
         return r;
       });
       return;
     }
-    case OP_shl: each([&](u32 l) { u64 s = low(b[l], 32); return s >= u64(n) ? 0 : low(a[l] << s, n); }); return;
+    case OP_shl:
+      each([&](u32 l) {
+        u64 s = low(b[l], 32);
+        return s >= u64(n) ? 0 : low(a[l] << s, n);
+      });
+      return;
     case OP_shr:
       each([&](u32 l) {
         u64 s = std::min<u64>(low(b[l], 32), u64(n));
@@ -403,7 +428,8 @@ void Exec::ints() {
       return;
     case OP_shf:
       each([&](u32 l) {
-        u64 s = in.m[1] ? e[l] & 31 : std::min<u64>(low(e[l], 32), 32), x = low(b[l], 32) << 32 | low(a[l], 32);
+        u64 s = in.m[1] ? e[l] & 31 : std::min<u64>(low(e[l], 32), 32);
+        u64 x = low(b[l], 32) << 32 | low(a[l], 32);
         return in.m[0] ? low(x >> s, 32) : low((x << s) >> 32, 32);
       });
       return;
@@ -411,7 +437,7 @@ void Exec::ints() {
       each([&](u32 l) {
         u64 pos = b[l] & 255, len = e[l] & 255, x = low(a[l], n), top = u64(n) - 1;
         bool sbit = sgn && len && (x >> std::min(pos + len - 1, top) & 1);
-        u64 there = pos > top ? 0 : std::min(len, u64(n) - pos);  // bits of the field that exist
+        u64 there = pos > top ? 0 : std::min(len, u64(n) - pos);  // bits of the field inside the register
         u64 r = there ? low(x >> pos, int(there)) : 0;
         return low(sbit && there < 64 ? r | ~u64(0) << there : r, n);
       });
@@ -441,7 +467,12 @@ void Exec::ints() {
       });
       return;
     case OP_popc: each([&](u32 l) { return u64(__builtin_popcountll(low(a[l], n))); }); return;
-    case OP_clz: each([&](u32 l) { u64 x = low(a[l], n); return x ? u64(__builtin_clzll(x) - (64 - n)) : u64(n); }); return;
+    case OP_clz:
+      each([&](u32 l) {
+        u64 x = low(a[l], n);
+        return x ? u64(__builtin_clzll(x) - (64 - n)) : u64(n);
+      });
+      return;
     case OP_prmt:
       each([&](u32 l) {
         u64 x = low(b[l], 32) << 32 | low(a[l], 32), r = 0;
@@ -519,8 +550,8 @@ void Exec::ints() {
       return;
     case OP_mapa:
       each([&](u32 l) {
-        // A rank outside the cluster gives an address that is refused when it is used: programs compute one for every
-        // lane and use those of the lanes below the cluster's size.
+        // A rank outside the cluster gives an address that is refused only when it is used: programs compute
+        // an address for every lane and use those of the lanes below the cluster's size.
         u64 keep = a[l] & ~(u64(0xFF) << RANK_SHIFT);
         return keep | std::min<u64>(low(b[l], 32), 0xFF) << RANK_SHIFT;
       });
@@ -530,7 +561,7 @@ void Exec::ints() {
   unsupported("operation without an executor");
 }
 
-// Operands d, a, b, (c,) carry. A subtraction's carry is its borrow.
+// Operands: d, a, b, c (mad only), carry. The carry of a subtraction is its borrow.
 void Exec::carry() {
   int n = TYPE_BITS[in.ty], kind = int(in.m[0]), last = int(in.count) - 1;
   Val a, b, e, cf;

@@ -1,11 +1,12 @@
-// Bulk and tensor copies (the asynchronous proxy) and the waits for their groups and those of cp.async.
+// Bulk and tensor copies (the asynchronous proxy), the waits for their groups and for cp.async groups,
+// cluster launch control.
 #include "machine.hpp"
 
 namespace emu {
 
 namespace {
 
-// Where an element's byte lands: the swizzle acts on the absolute shared-memory address.
+// The swizzle of an absolute shared-memory address.
 u64 swizzle(u64 a, s64 mode) {
   switch (mode) {
     case 1: return a ^ (a >> 3 & 0x10);
@@ -16,13 +17,13 @@ u64 swizzle(u64 a, s64 mode) {
   }
 }
 
-// One row of a box: a stretch of global memory (maybe partly outside the tensor) and its place in the box.
+// One row of a box: bytes of global memory, perhaps partly outside the tensor, and their offset in the box.
 struct Row {
-  u64 global = 0, inside_from = 0, inside_to = 0;  // bytes of the row that are inside the tensor
+  u64 global = 0, inside_from = 0, inside_to = 0;  // address; bytes [from, to) of the row are in the tensor
   u64 offset = 0;
 };
 
-// Bytes from one row of a box to the next in shared memory: a swizzle pads rows to its span.
+// Bytes from one row of a box to the next in shared memory. A swizzle pads rows to its span.
 s64 pitch_of(const TensorMapRow& t) {
   static const s64 spans[] = {0, 32, 64, 128, 128};
   return std::max(t.box[0] * t.elem_bytes, spans[t.swizzle]);
@@ -32,7 +33,8 @@ std::vector<Row> rows_of(const TensorMapRow& t, int dims, const s64* coord, bool
   std::vector<Row> out;
   s64 es = t.elem_bytes;
   row_bytes = t.box[0] * es;
-  s64 from = std::clamp<s64>(-coord[0], 0, t.box[0]), to = std::clamp<s64>(t.dims[0] - coord[0], from, t.box[0]);
+  s64 from = std::clamp<s64>(-coord[0], 0, t.box[0]),
+      to = std::clamp<s64>(t.dims[0] - coord[0], from, t.box[0]);
   s64 n[5] = {1, 1, 1, 1, 1};
   for (int d = 1; d < dims; d++) n[d] = t.box[d];
   if (gather) n[1] = 4;
@@ -59,11 +61,15 @@ std::vector<Row> rows_of(const TensorMapRow& t, int dims, const s64* coord, bool
   return out;
 }
 
-// PTX ISA, im2col mode: the pixels of a column, from the coordinates on through the bounding box in steps, then through the
-// box of the next image. The offsets move every pixel by as much: what they move out of the image counts as outside.
-std::vector<Row> column_of(const TensorMapRow& t, int dims, const s64* coord, const s64* offsets, s64& row_bytes) {
+// PTX ISA, im2col mode: the pixels of a column. They start at the coordinates, go in steps through the
+// bounding box, and continue in the box of the next image. The offsets shift every pixel; a pixel shifted out
+// of the image is outside.
+std::vector<Row> column_of(const TensorMapRow& t, int dims, const s64* coord, const s64* offsets,
+                           s64& row_bytes) {
   std::vector<Row> out;
-  s64 es = t.elem_bytes, at[5], from = std::clamp<s64>(-coord[0], 0, t.box[0]), to = std::clamp<s64>(t.dims[0] - coord[0], from, t.box[0]);
+  s64 es = t.elem_bytes, at[5];
+  s64 from = std::clamp<s64>(-coord[0], 0, t.box[0]),
+      to = std::clamp<s64>(t.dims[0] - coord[0], from, t.box[0]);
   row_bytes = t.box[0] * es;
   std::copy(coord, coord + dims, at);
   for (s64 pixel = 0; pixel < t.pixels; pixel++) {
@@ -88,7 +94,7 @@ std::vector<Row> column_of(const TensorMapRow& t, int dims, const s64* coord, co
   return out;
 }
 
-// A map of tf32 rounds what it loads.
+// A tf32 map rounds the elements that it loads.
 void round_tf32(u8* p, u64 n) {
   for (u64 i = 0; i + 4 <= n; i += 4) {
     u32 x;
@@ -101,14 +107,14 @@ void round_tf32(u8* p, u64 n) {
 
 void fill_outside(u8* row, const Row& r, u64 n, const TensorMapRow& t) {
   if (!t.nan_fill) return;
-  // The hardware's NaN is one pattern of 16 bits, whatever the type.
+  // The hardware fills with the same 16-bit NaN for every type.
   for (u64 i = 0; i < n; i += 2)
     if (i < r.inside_from || i >= r.inside_to) row[i] = 0xF7, row[i + 1] = 0x7F;
 }
 
 }  // namespace
 
-// PTX ISA, cp.reduce.async.bulk and its tensor form: each reduction is by itself relaxed, at the scope of the GPU.
+// PTX ISA, cp.reduce.async.bulk and its tensor form: each reduction is relaxed, at GPU scope.
 static constexpr u8 REDUCTION = EV_ASYNC | EV_ATOMIC;
 
 u32 Machine::take_slot(Cluster& c, u32& clk) {
@@ -155,7 +161,8 @@ Flow Exec::bulk() {
     w.snapshot.reset();
     return Flow::next;
   }
-  // bulk_load: dst, src, size, mbarrier [, mask]; bulk_store: dst, src, size; bulk_dsmem: dst, src, size, mbarrier.
+  // bulk_load: dst, src, size, mbarrier [, mask]; bulk_store: dst, src, size; bulk_dsmem: dst, src, size,
+  // mbarrier.
   Val d, s, size, bar, cast;
   get(0, d, true, "destination");
   get(1, s, true, "source");
@@ -169,24 +176,29 @@ Flow Exec::bulk() {
   auto at = M.fork(w);
   LANES(mask, l) {
     u64 n = low(size[l], 32);
-    if (!n || n % 16) M.fatal("bulk-size", &w, pc, "bulk copy of " + std::to_string(n) + " bytes: not a positive multiple of 16");
+    if (!n || n % 16)
+      M.fatal("bulk-size", &w, pc,
+              "bulk copy of " + std::to_string(n) + " bytes: not a positive multiple of 16");
     auto generic_shared = [](u64 x) { return x >= WIN_SHARED ? x - WIN_SHARED : x; };
     u32 clk, slot = M.take_slot(*c.cluster, clk);
     if (load || dsmem) {
-      std::vector<std::pair<Loc, u64>> to;  // destination and its mbarrier
+      std::vector<std::pair<Loc, u64>> to;  // destination, address of its mbarrier
       u64 dst_addr = generic_shared(d[l]), bar_addr = generic_shared(bar[l]);
       if (load && in.m[0]) {
         for (u64 r = 0; r < 16; r++)
           if (cast[l] >> r & 1)
-            to.push_back({M.shared_at(w, pc, (dst_addr & 0xFFFFFF) | r << RANK_SHIFT, n, 16, "bulk copy"), (bar_addr & 0xFFFFFF) | r << RANK_SHIFT});
+            to.push_back({M.shared_at(w, pc, (dst_addr & 0xFFFFFF) | r << RANK_SHIFT, n, 16, "bulk copy"),
+                          (bar_addr & 0xFFFFFF) | r << RANK_SHIFT});
       } else {
         to.push_back({M.shared_at(w, pc, dst_addr, n, 16, "bulk copy"), bar_addr});
       }
       for (auto& x : to) M.use_mbar(w, pc, x.second, "bulk copy");
-      Loc src = load ? M.resolve(w, pc, s[l], n, 1, 16, "bulk copy") : M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk copy");
+      Loc src = load ? M.resolve(w, pc, s[l], n, 1, 16, "bulk copy")
+                     : M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk copy");
       if (!load) check_issue(src, n, l, true, "bulk copy read");
       for (auto& x : to) check_issue(x.first, n, l, false, "bulk copy write");
-      M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"bulk copy to shared memory", &w, pc, at, [=] {
+      const char* kind = "bulk copy to shared memory";
+      M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{kind, &w, pc, at, [=] {
         Access acc = m->async_access(*wp, slot, clk, p, *at);
         m->note_read(src, n, acc, *wp, p, "bulk copy read");
         std::vector<u8> data(src.p, src.p + n);
@@ -211,8 +223,10 @@ Flow Exec::bulk() {
         return true;
       }}));
     } else {
-      Loc src = M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk store"), dst = M.resolve(w, pc, d[l], n, 1, 16, "bulk store");
-      if (!dst.region->r.writable) M.fatal("write-to-read-only", &w, pc, "bulk store to '" + dst.region->name + "', which is read-only");
+      Loc src = M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk store"),
+          dst = M.resolve(w, pc, d[l], n, 1, 16, "bulk store");
+      if (!dst.region->r.writable)
+        M.fatal("write-to-read-only", &w, pc, "bulk store to '" + dst.region->name + "', which is read-only");
       check_issue(src, n, l, true, "bulk store read");
       auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk, pc});
       w.bulk.push_back(op);
@@ -270,7 +284,7 @@ void Exec::tma() {
   auto at = M.fork(w);
   u32 issuing = mask;
   if (!load) {
-    // A whole warp that stores the same box stores it once as far as memory is concerned: public kernels do that.
+    // Public kernels let a whole warp store the same box: for memory that is one store.
     auto same = [&](u32 x, u32 y) {
       bool eq = a[int(x)] == a[int(y)] && map[int(x)] == map[int(y)];
       for (int i = 0; i < nc; i++) eq &= cv[size_t(i)][int(x)] == cv[size_t(i)][int(y)];
@@ -279,53 +293,76 @@ void Exec::tma() {
     u32 leader = u32(first());
     LANES(mask, l) if (l != leader && same(leader, l)) issuing &= ~(1u << l);
     if (issuing != mask && red >= 0)
-      M.find("reduction-by-many-threads", true, &w, pc, "the same tensor reduction is issued by " + std::to_string(__builtin_popcount(mask)) + " threads");
+      M.find(
+          "reduction-by-many-threads", true, &w, pc,
+          "the same tensor reduction is issued by " + std::to_string(__builtin_popcount(mask)) + " threads");
     else if (issuing != mask)
-      M.find("store-by-many-threads", false, &w, pc, "the same tensor store is issued by " + std::to_string(__builtin_popcount(mask)) + " threads");
+      M.find("store-by-many-threads", false, &w, pc,
+             "the same tensor store is issued by " + std::to_string(__builtin_popcount(mask)) + " threads");
   }
   LANES(issuing, l) {
     u64 ma = map[l];
     auto t = std::make_shared<const TensorMapRow>(M.map_at(w, pc, ma));
-    if (t->rank != dims) M.fatal("tensor-map", &w, pc, "a " + std::to_string(dims) + "-D copy with a map of rank " + std::to_string(t->rank));
-    if (im2col != (t->pixels > 0)) M.fatal("tensor-map", &w, pc, im2col ? "an im2col copy with a tiled map" : "a tiled copy with an im2col map");
-    if (gather && t->box[1] != 1) M.fatal("tensor-map", &w, pc, "gather4 and scatter4 need a box of one row, the map has " + std::to_string(t->box[1]));
+    if (t->rank != dims)
+      M.fatal("tensor-map", &w, pc,
+              "a " + std::to_string(dims) + "-D copy with a map of rank " + std::to_string(t->rank));
+    if (im2col != (t->pixels > 0))
+      M.fatal("tensor-map", &w, pc,
+              im2col ? "an im2col copy with a tiled map" : "a tiled copy with an im2col map");
+    if (gather && t->box[1] != 1)
+      M.fatal("tensor-map", &w, pc,
+              "gather4 and scatter4 need a box of one row, the map has " + std::to_string(t->box[1]));
     s64 coord[5];
     for (int i = 0; i < nc; i++) coord[i] = sign_extend(cv[i][l], 32);
-    // Both are illegal instructions on an H200.
+    // An H200 raises an illegal instruction for this, and for a store at a negative coordinate (below).
     int per = t->type == TY_e2m1 ? 2 : 1;
     if (coord[0] * t->elem_bytes % (16 * per))
-      M.fatal("tensor-coordinate", &w, pc, "the innermost coordinate " + std::to_string(coord[0]) + " is no multiple of 16 bytes for elements of " + (per > 1 ? "4 bits" : std::to_string(t->elem_bytes)));
+      M.fatal("tensor-coordinate", &w, pc,
+              "the innermost coordinate " + std::to_string(coord[0]) +
+                  " is no multiple of 16 bytes for elements of " +
+                  (per > 1 ? "4 bits" : std::to_string(t->elem_bytes)));
     coord[0] /= per;
     s64 offsets[3] = {};
     for (size_t i = 0; i < ov.size(); i++) {
       offsets[i] = s64(low(ov[i][l], 16));
       s64 most = dims == 3 ? 0xFFFF : dims == 4 ? 0xFF : 0x1F;
-      if (offsets[i] > most) M.fatal("tensor-coordinate", &w, pc, "the im2col offset " + std::to_string(offsets[i]) + " exceeds " + std::to_string(most) + ", the most of a " + std::to_string(dims) + "-D copy");
+      if (offsets[i] > most)
+        M.fatal("tensor-coordinate", &w, pc,
+                "the im2col offset " + std::to_string(offsets[i]) + " exceeds " + std::to_string(most) +
+                    ", the most of a " + std::to_string(dims) + "-D copy");
     }
     for (int i = 1; i < nc - 1 && im2col; i++) {
       s64 first = t->lower[i - 1], last = t->dims[i] - 1 + t->upper[i - 1];
       if (coord[i] < first || coord[i] > last)
-        M.fatal("tensor-coordinate", &w, pc, "the filter's base " + std::to_string(coord[i]) + " in dimension " + std::to_string(i) + " is outside of the bounding box, from " + std::to_string(first) + " to " + std::to_string(last));
+        M.fatal("tensor-coordinate", &w, pc,
+                "the filter's base " + std::to_string(coord[i]) + " in dimension " + std::to_string(i) +
+                    " is outside of the bounding box, from " + std::to_string(first) + " to " +
+                    std::to_string(last));
     }
     for (int i = 0; i < nc && !load && !gather && !im2col; i++)
-      if (coord[i] < 0) M.fatal("tensor-coordinate", &w, pc, "a tensor store starts at the negative coordinate " + std::to_string(coord[i]));
+      if (coord[i] < 0)
+        M.fatal("tensor-coordinate", &w, pc,
+                "a tensor store starts at the negative coordinate " + std::to_string(coord[i]));
     u64 box = gather ? 4 : im2col ? u64(t->pixels) : 1;
     for (int i = 1; i < dims && !gather && !im2col; i++) box *= u64(t->box[i]);
     if (box * u64(pitch_of(*t)) > u64(M.cfg.smem_end)) {
-      M.fatal("out-of-bounds-shared", &w, pc, "the box of the tensor map has " + std::to_string(box) + " rows of " + std::to_string(pitch_of(*t)) +
-              " bytes, more than the CTA's shared memory");
+      M.fatal("out-of-bounds-shared", &w, pc,
+              "the box of the tensor map has " + std::to_string(box) + " rows of " +
+                  std::to_string(pitch_of(*t)) + " bytes, more than the CTA's shared memory");
     }
     s64 row_bytes;
-    auto rows = std::make_shared<std::vector<Row>>(im2col ? column_of(*t, dims, coord, offsets, row_bytes) : rows_of(*t, dims, coord, gather, row_bytes));
-    u64 n = u64(row_bytes), total = n * rows->size(), extent = rows->back().offset + n, sa = a[l] >= WIN_SHARED ? a[l] - WIN_SHARED : a[l];
+    auto rows = std::make_shared<std::vector<Row>>(im2col ? column_of(*t, dims, coord, offsets, row_bytes)
+                                                          : rows_of(*t, dims, coord, gather, row_bytes));
+    u64 n = u64(row_bytes), total = n * rows->size(), extent = rows->back().offset + n;
+    u64 sa = a[l] >= WIN_SHARED ? a[l] - WIN_SHARED : a[l];
     u32 clk, slot = M.take_slot(*c.cluster, clk);
     if (load) {
-      std::vector<std::pair<u64, u64>> to;  // base address of the box and its mbarrier
+      std::vector<std::pair<u64, u64>> to;  // base address of the box, address of its mbarrier
       u64 ba = bar[l] >= WIN_SHARED ? bar[l] - WIN_SHARED : bar[l];
       if (multicast) {
         for (u64 r = 0; r < 16; r++)
           if (cast[l] >> r & 1) {
-            // With cta_group::2 the pair's barrier may live in either CTA of the pair.
+            // With cta_group::2 the mbarrier may be in either CTA of the pair.
             u64 br = in.m[3] == 2 ? (r & ~u64(1)) | (ba >> RANK_SHIFT & 1) : r;
             to.push_back({(sa & 0xFFFFFF) | r << RANK_SHIFT, (ba & 0xFFFFFF) | br << RANK_SHIFT});
           }
@@ -338,7 +375,8 @@ void Exec::tma() {
         check_issue(put, extent, l, false, "tensor copy write");
         M.use_mbar(w, pc, x.second, "tensor copy");
       }
-      M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"tensor copy to shared memory", &w, pc, at, [=] {
+      const char* kind = "tensor copy to shared memory";
+      M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{kind, &w, pc, at, [=] {
         Access acc = m->async_access(*wp, slot, clk, p, *at);
         static const int16_t spans[] = {0, 32, 64, 128, 129};
         m->shadows.events[acc.event].swizzle = spans[t->swizzle];
@@ -348,7 +386,8 @@ void Exec::tma() {
         for (const Row& r : *rows) {
           std::fill(row.begin(), row.end(), 0);
           if (r.inside_to > r.inside_from) {
-            Loc s = m->global_at(*wp, p, r.global + r.inside_from, r.inside_to - r.inside_from, "tensor copy", false);
+            Loc s = m->global_at(*wp, p, r.global + r.inside_from, r.inside_to - r.inside_from, "tensor copy",
+                                 false);
             m->note_read(s, r.inside_to - r.inside_from, acc, *wp, p, "tensor copy read");
             std::memcpy(row.data() + r.inside_from, s.p, r.inside_to - r.inside_from);
             if (t->type == TY_tf32) round_tf32(row.data() + r.inside_from, r.inside_to - r.inside_from);
@@ -357,7 +396,8 @@ void Exec::tma() {
           for (auto& x : to)
             for (u64 i = 0; i < n; i += 16) {
               u64 part = std::min<u64>(16, n - i);
-              Loc d = m->shared_at(*wp, p, swizzle(x.first + r.offset + i, t->swizzle), part, 1, "tensor copy");
+              Loc d =
+                  m->shared_at(*wp, p, swizzle(x.first + r.offset + i, t->swizzle), part, 1, "tensor copy");
               m->note_write(d, part, acc, *wp, p, "tensor copy write");
               std::memcpy(d.p, row.data() + i, part);
             }
@@ -379,8 +419,9 @@ void Exec::tma() {
             for (u64 j = 0; j < n; j += 16) {
               u64 part = std::min<u64>(16, n - j);
               Loc s = m->shared_at(*wp, p, swizzle(sa + r.offset + j, t->swizzle), part, 1, "tensor store");
-              // Parts of the box outside the tensor are not read.
-              if (j < r.inside_to && j + part > r.inside_from) m->note_read(s, part, acc, *wp, p, "tensor store read");
+              // Parts of the box outside the tensor do not count as read.
+              if (j < r.inside_to && j + part > r.inside_from)
+                m->note_read(s, part, acc, *wp, p, "tensor store read");
               std::memcpy(data->data() + r.offset + j, s.p, part);
             }
           op->read_done = true;
@@ -399,7 +440,8 @@ void Exec::tma() {
           else
             for (u64 i = 0; i < len; i += u64(t->elem_bytes)) {
               u64 x = 0, y = 0;
-              std::memcpy(&x, d.p + i, size_t(t->elem_bytes)), std::memcpy(&y, src + i, size_t(t->elem_bytes));
+              std::memcpy(&x, d.p + i, size_t(t->elem_bytes)),
+                  std::memcpy(&y, src + i, size_t(t->elem_bytes));
               x = reduce_value(red, int(t->type), x, y);
               std::memcpy(d.p + i, &x, size_t(t->elem_bytes));
             }
@@ -413,22 +455,28 @@ void Exec::tma() {
   M.tick(w);
 }
 
-// Cluster launch control: take over a cluster of the grid that has not started. The 16-byte answer is opaque to
-// programs; here its low word holds a valid bit and the coordinates of the first CTA.
+// Cluster launch control: cancel a cluster of the grid that has not started, to do its work here. The 16-byte
+// answer is opaque to programs; its low word here holds a valid bit and the coordinates of the cluster's
+// first CTA.
 void Exec::launch_control() {
   if (in.op == OP_clc_query) {
     Val q;
     int n = int(in.count) - 1;
     get(n, q, true, "answer of try_cancel");
-    auto field = [&](u64 v, int k) { return k == 0 ? v & 0x7FFFFFFF : k == 1 ? v >> 31 & 0xFFFF : v >> 47 & 0xFFFF; };
+    auto field = [&](u64 v, int k) {
+      return k == 0 ? v & 0x7FFFFFFF : k == 1 ? v >> 31 & 0xFFFF : v >> 47 & 0xFFFF;
+    };
     u64 answer[32];
     std::copy(q.v, q.v + 32, answer);
-    // Without a cancelled cluster the coordinates are undefined: they count as never written.
+    // Without a cancelled cluster the coordinates are undefined: they count as unwritten.
     u32 valid = 0;
     LANES(mask, l) if (in.m[0] == 0 || answer[l] >> 63) valid |= 1u << l;
     for (int i = 0; i < n; i++)
       if (u64* d = dst(i, valid & q.valid))
-        LANES(mask, l) d[l] = in.m[0] == 0 ? answer[l] >> 63 : in.m[0] == 4 ? (i < 3 ? field(answer[l], i) : 0) : field(answer[l], int(in.m[0]) - 1);
+        LANES(mask, l)
+        d[l] = in.m[0] == 0   ? answer[l] >> 63
+               : in.m[0] == 4 ? (i < 3 ? field(answer[l], i) : 0)
+                              : field(answer[l], int(in.m[0]) - 1);
     return;
   }
   Val a, bar;
@@ -443,10 +491,12 @@ void Exec::launch_control() {
     auto shared = [](u64 x) { return x >= WIN_SHARED ? x - WIN_SHARED : x; };
     if (in.m[0])
       for (u64 r = 0; r < c.cluster->ctas.size(); r++)
-        to.push_back({(shared(a[l]) & 0xFFFFFF) | r << RANK_SHIFT, (shared(bar[l]) & 0xFFFFFF) | r << RANK_SHIFT});
+        to.push_back(
+            {(shared(a[l]) & 0xFFFFFF) | r << RANK_SHIFT, (shared(bar[l]) & 0xFFFFFF) | r << RANK_SHIFT});
     else to.push_back({shared(a[l]), shared(bar[l])});
     u32 clk, slot = M.take_slot(*c.cluster, clk);
-    for (auto& x : to) M.shared_at(w, pc, x.first, 16, 16, "try_cancel"), M.use_mbar(w, pc, x.second, "try_cancel");
+    for (auto& x : to)
+      M.shared_at(w, pc, x.first, 16, 16, "try_cancel"), M.use_mbar(w, pc, x.second, "try_cancel");
     M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"try_cancel", &w, pc, at, [=] {
       s64 index = m->cancel_cluster(), id[3] = {};
       u64 answer[2] = {};

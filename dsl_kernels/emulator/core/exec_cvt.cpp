@@ -25,7 +25,7 @@ bool compare(int cmp, T a, T b, bool nan) {
   }
 }
 
-// The f16 of every number of 8 bits.
+// The f16 value of every number of an 8-bit format.
 struct Halves {
   u16 of[256];
   explicit Halves(const Format& f) {
@@ -33,7 +33,7 @@ struct Halves {
   }
 };
 
-// f16 to f32, without branches: a shift puts the fields in their places, and a factor mends the exponent.
+// f16 to f32 without branches: a shift moves the fields into place, and a factor corrects the exponent.
 u32 half_to_float(u32 h) {
   u32 magnitude = h & 0x7FFF, sign = (h & 0x8000) << 16;
   u32 number = u32(bits(as_f32(magnitude << 13) * 0x1p112f)) | sign;
@@ -42,7 +42,8 @@ u32 half_to_float(u32 h) {
 
 }  // namespace
 
-// The conversions of which kernels of attention are full, one after the other what cvt() does.
+// A fast path for the conversions that attention kernels use most, with the results of cvt(). False: not one
+// of them.
 bool Exec::usual_conversion(const Val* v, int values, u64* d) {
   int dt = int(in.ty), st = int(in.ty2), rnd = int(in.m[0]);
   if (in.m[1] || in.m[2] || in.m[3] || in.m[4] || in.m[7]) return false;
@@ -63,7 +64,7 @@ bool Exec::usual_conversion(const Val* v, int values, u64* d) {
   return true;
 }
 
-// Bits of a conversion's result.
+// Written bits of a conversion's result.
 u64 Exec::known_conversion(u32 l, const Val* v, int values, const Val& random) const {
   int dt = int(in.ty), st = int(in.ty2), sn = TYPE_BITS[st], dn = TYPE_BITS[dt];
   const Val& a = v[0];
@@ -85,7 +86,8 @@ u64 Exec::known_conversion(u32 l, const Val* v, int values, const Val& random) c
 void Exec::cvt() {
   int dt = int(in.ty), st = int(in.ty2), rnd = int(in.m[0]);
   bool ftz = in.m[1], sat = in.m[2], relu = in.m[3], satfinite = in.m[4];
-  // Several values go into one register, the first into its upper end; random bits come after them.
+  // Several values go into one register, the first one into its upper bits; random bits are the operand after
+  // them.
   int values = int(in.m[6]);
   Val source[4], random;
   const Val& a = source[0];
@@ -94,7 +96,8 @@ void Exec::cvt() {
   if (in.m[7]) get(1 + values, random), valid &= random.valid;
   int sn = TYPE_BITS[st], dn = TYPE_BITS[dt], fr = rnd < 0 ? RN : rnd;
   u64 bits_known[32];
-  if (mask & ~valid) LANES(mask, l) bits_known[l] = valid >> l & 1 ? ~u64(0) : known_conversion(l, source, values, random);
+  if (mask & ~valid)
+    LANES(mask, l) bits_known[l] = valid >> l & 1 ? ~u64(0) : known_conversion(l, source, values, random);
   u64* d = dst(0, valid);
   if (!d) return;
   if (mask & ~valid) mark(0, bits_known);
@@ -105,7 +108,7 @@ void Exec::cvt() {
     return x;
   };
   auto small = [&](float x, u32 drawn = 0) -> u32 {
-    if (dt == TY_ue8m0x2) {  // a power of two, rounded up or towards zero, NaN is 255
+    if (dt == TY_ue8m0x2) {  // a power of two, rounded up or truncated; NaN is 255
       if (std::isnan(x)) return 255;
       u32 u = u32(bits(std::fabs(x))), e = u >> 23, m = u & 0x7FFFFF;
       if (rnd == RP && m && !(e == 0 && m <= 0x400000)) e++;
@@ -115,7 +118,7 @@ void Exec::cvt() {
     bool fs = satfinite || dt == TY_e4m3x2 || dt == TY_e5m2x2;
     return encode(prep(x), format_of(dt), fs, fr, drawn);
   };
-  // PTX ISA, cvt: which of the random bits round value i. They stand at the upper end of 16.
+  // PTX ISA, cvt: the random bits that round value i, left-aligned in 16 bits.
   auto drawn = [&](u32 bits, int i) -> u32 {
     u32 upper = bits >> 16, lower = bits & 0xFFFF;
     if (dt == TY_f16x2) return ((i ? lower : upper) & 0x1FFF) << 3;
@@ -128,28 +131,35 @@ void Exec::cvt() {
       int half = dn / 2;
       if (values > 1) {
         for (int i = 0, w = dn / values; i < values; i++)
-          r |= u64(small(as_f32(source[i][l]), in.m[7] ? drawn(u32(random[l]), i) : 0)) << (w * (values - 1 - i));
+          r |= u64(small(as_f32(source[i][l]), in.m[7] ? drawn(u32(random[l]), i) : 0))
+               << (w * (values - 1 - i));
       } else {
         int sh = sn / 2;
         for (int h = 0; h < 2; h++) {
           u32 part = u32(low(v >> (h * sh), sh));
-          float x = st == TY_ue8m0x2 ? ue8m0(part) : st == TY_bf16x2 ? bf16_f32(part) : decode(part, format_of(st));
+          float x = st == TY_ue8m0x2  ? ue8m0(part)
+                    : st == TY_bf16x2 ? bf16_f32(part)
+                                      : decode(part, format_of(st));
           r |= u64(small(x)) << (h * half);
         }
       }
     } else if (is_float(st) && is_float(dt)) {
-      if (st == TY_bf16 && dt == TY_f32 && !ftz && !sat) {  // the bits, a NaN's included
+      if (st == TY_bf16 && dt == TY_f32 && !ftz && !sat) {  // keeps the bits, even of a NaN
         d[l] = low(v, 16) << 16;
         continue;
       }
       double x = st == TY_f64 ? as_f64(v) : to_f32(v, st);
       if (ftz && st == TY_f32) x = flush(float(x));
-      if (dt == TY_tf32 && rnd == RNA && std::isnan(x)) {  // only cut off; satfinite takes one unit off as for infinities
+      // A NaN is truncated, and satfinite subtracts one unit as it does from infinities.
+      if (dt == TY_tf32 && rnd == RNA && std::isnan(x)) {
         d[l] = low((v & ~u64(0x1FFF)) - (satfinite ? 0x2000 : 0), 32);
         continue;
       }
       if (rnd >= RNI) {  // round to an integral value of the same type
-        x = rnd == RNI ? std::nearbyint(x) : rnd == RZI ? std::trunc(x) : rnd == RMI ? std::floor(x) : std::ceil(x);
+        x = rnd == RNI   ? std::nearbyint(x)
+            : rnd == RZI ? std::trunc(x)
+            : rnd == RMI ? std::floor(x)
+                         : std::ceil(x);
       }
       if (dt == TY_f64) r = bits(x);
       else {
@@ -169,7 +179,10 @@ void Exec::cvt() {
     } else if (is_float(st)) {  // to integer, saturating
       double x = st == TY_f64 ? as_f64(v) : to_f32(v, st);
       if (ftz) x = flush(float(x));
-      x = rnd == RNI ? std::nearbyint(x) : rnd == RMI ? std::floor(x) : rnd == RPI ? std::ceil(x) : std::trunc(x);
+      x = rnd == RNI   ? std::nearbyint(x)
+          : rnd == RMI ? std::floor(x)
+          : rnd == RPI ? std::ceil(x)
+                       : std::trunc(x);
       bool sg = is_signed(dt);
       double lo = sg ? -std::ldexp(1.0, dn - 1) : 0, hi = std::ldexp(1.0, sg ? dn - 1 : dn);
       if (std::isnan(x)) r = dn == 64 ? u64(1) << 63 : 0;
@@ -215,9 +228,11 @@ void Exec::setp() {
   bool p[32], q[32];
   const bool whole = !is_float(ty) && !in.m[1];
   if (whole) {
-    // Signed numbers compare like unsigned ones whose upper bit is the other way round.
+    // Signed numbers compare like unsigned ones with the sign bit inverted.
     const u64 all = low(~u64(0), n), upper = is_signed(ty) ? u64(1) << (n - 1) : 0;
-    auto each = [&](auto fn) { each_lane(mask, [&](u32 l) { p[l] = fn((a[l] ^ upper) & all, (b[l] ^ upper) & all), q[l] = !p[l]; }); };
+    auto each = [&](auto fn) {
+      each_lane(mask, [&](u32 l) { p[l] = fn((a[l] ^ upper) & all, (b[l] ^ upper) & all), q[l] = !p[l]; });
+    };
     switch (in.m[0]) {
       case 0: case 10: each([](u64 x, u64 y) { return x == y; }); break;
       case 1: case 11: each([](u64 x, u64 y) { return x != y; }); break;
@@ -230,7 +245,8 @@ void Exec::setp() {
   LANES(whole ? 0 : mask, l) {
     bool r;
     if (is_float(ty)) {
-      double x = ty == TY_f64 ? as_f64(a[l]) : to_f32(a[l], ty), y = ty == TY_f64 ? as_f64(b[l]) : to_f32(b[l], ty);
+      double x = ty == TY_f64 ? as_f64(a[l]) : to_f32(a[l], ty),
+             y = ty == TY_f64 ? as_f64(b[l]) : to_f32(b[l], ty);
       if (in.m[2]) x = flush(float(x)), y = flush(float(y));
       r = compare(int(in.m[0]), x, y, std::isnan(x) || std::isnan(y));
     } else if (is_signed(ty)) {

@@ -1,13 +1,15 @@
-// Lanes of one warp: what each is ordered after, and what a lane that arrives or waits for its warp hands on.
+// Lanes of one warp: what each lane is ordered after, and what a lane that arrives or waits for its warp
+// passes on.
 #include "machine.hpp"
 
 namespace emu {
 
-// Lanes of a warp are threads: PTX orders what one does before what another does by synchronisation alone, of which
-// bar.warp.sync is one and shfl, vote or elect are none: of these the PTX ISA says of bar.warp.sync alone that it orders
-// memory among the threads that take part.
+// Lanes of a warp are threads: only synchronisation orders what one lane does before what another does.
+// bar.warp.sync is synchronisation; shfl, vote and elect are not: of these instructions the PTX ISA says only
+// of bar.warp.sync that it orders memory among the participating threads.
 
-// Are the lane's accesses not ordered after what the other lane did? Lane 32: every lane that executes, or every other lane.
+// Is the lane not ordered after instruction `at` of the other lane? Lane 32 stands for every executing lane,
+// and `other` 32 for every other lane.
 bool Exec::apart(u32 lane, u32 other, u32 at) const {
   if (at <= w.all_met) return false;
   LANES(lane < 32 ? 1u << lane : mask, mine) {
@@ -21,7 +23,8 @@ bool Exec::apart(u32 lane, u32 other, u32 at) const {
   return false;
 }
 
-// Lane 32: every lane that executes.
+// Check an access to shared memory against earlier accesses of other lanes, and record it. Lane 32: all
+// executing lanes.
 void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char* what) {
   if (l.cta != &c) return;
   if (c.handed) check_handover(l, n, lane, !value, value, what);
@@ -29,26 +32,29 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
   LANES(lane < 32 ? 1u << lane : mask, mine) w.touched[mine] = w.icount;
   LaneMark* marks = c.lane_marks.get() + l.offset;
   u8 self = u8(w.index + 1);
-  bool found = false, reads = !value;
-  // Bytes that were accessed together have the same mark.
+  bool conflict = false, reads = !value;
+  // Bytes that were accessed together have equal marks.
   auto like = [](const LaneMark& x, const LaneMark& y) {
     u32 who, other;
     std::memcpy(&who, &x.stored_warp, 4), std::memcpy(&other, &y.stored_warp, 4);
     return x.stored_at == y.stored_at && x.read_at == y.read_at && who == other;
   };
-  for (u64 i = 0; i < n && !found; i++) {
+  for (u64 i = 0; i < n && !conflict; i++) {
     LaneMark& m = marks[i];
     if (m.stored_at <= w.all_met && m.read_at <= w.all_met) continue;
     if (reads && i && like(m, marks[i - 1])) continue;
-    bool clash = m.stored_warp == self && m.stored_at < w.icount && apart(lane, m.stored_lane, m.stored_at) && (reads || value[i] != l.p[i]);
-    bool late = !reads && m.read_warp == self && m.read_at < w.icount && apart(lane, m.read_lane, m.read_at) && value[i] != l.p[i];
-    found = clash || late;
+    bool clash = m.stored_warp == self && m.stored_at < w.icount && apart(lane, m.stored_lane, m.stored_at) &&
+                 (reads || value[i] != l.p[i]);
+    bool late = !reads && m.read_warp == self && m.read_at < w.icount &&
+                apart(lane, m.read_lane, m.read_at) && value[i] != l.p[i];
+    conflict = clash || late;
   }
-  if (found)
+  if (conflict)
     M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
-           std::string(what) + " of shared byte " + std::to_string(l.offset) + " by lane " + std::to_string(lane) +
-               " is not ordered after an earlier " + (reads ? "store" : "access") + " by another lane of the warp: no bar.warp.sync lies between");
-  // Of lanes that store one value by one instruction the first stands for all.
+           std::string(what) + " of shared byte " + std::to_string(l.offset) + " by lane " +
+               std::to_string(lane) + " is not ordered after an earlier " + (reads ? "store" : "access") +
+               " by another lane of the warp: no bar.warp.sync lies between");
+  // Where several lanes store the same value by one instruction, the first one's mark stands for all.
   bool first_of_all = marks->stored_at != w.icount || marks->stored_warp != self;
   if (!reads && first_of_all) std::fill(marks, marks + n, LaneMark{w.icount, 0, self, 0, u8(lane), 0});
   for (u64 i = 0; i < n && reads; i++) {
@@ -66,14 +72,15 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
   }
 }
 
-// The lanes have synchronised with all others, by whatever means.
+// The lanes have synchronised with all other lanes of the warp.
 void Exec::lanes_met(u32 lanes) {
   w.lagging &= ~lanes;
   if (lanes == (w.present & ~w.exited)) w.all_met = w.icount;
   else LANES(lanes, l) std::fill(w.met[l], w.met[l] + 32, w.icount);
 }
 
-// How far the lanes are ordered after what each lane of their warp did; whether that is all that these did in shared memory.
+// upto[k]: the last instruction of lane k that some of `lanes` is ordered after. True if this covers every
+// access of the other lanes to shared memory.
 bool Exec::know_others(u32 lanes, u32* upto) const {
   bool all = true;
   for (u32 k = 0; k < 32; k++) {
@@ -86,8 +93,8 @@ bool Exec::know_others(u32 lanes, u32* upto) const {
   return all;
 }
 
-// The lanes release what the warp's clock says it did up to clk. Of what other lanes did they release what they are ordered
-// after themselves: a lane that arrives for its warp needs a barrier of the warp before.
+// The lanes release, at the warp's clock clk, their own accesses and those of other lanes that they are
+// ordered after. So a lane that arrives for its warp needs a bar.warp.sync before.
 void Exec::released(u32 lanes, u32 clk) {
   u32 live = w.present & ~w.exited;
   bool whole = (lanes & live) == live;
@@ -95,7 +102,7 @@ void Exec::released(u32 lanes, u32 clk) {
   Handover h{w.icount, clk, whole, {}};
   h.whole |= know_others(lanes, h.upto);
   if (h.whole && (w.handovers.empty() || w.handovers.back().whole)) return;
-  if (w.handovers.size() >= 64) {  // of what was before, nothing is said any more
+  if (w.handovers.size() >= 64) {  // drop the older half: earlier accesses are no longer checked
     w.handed_from = w.handovers[w.handovers.size() / 2].at + 1;
     w.handovers.erase(w.handovers.begin(), w.handovers.begin() + s64(w.handovers.size() / 2 + 1));
   }
@@ -103,8 +110,8 @@ void Exec::released(u32 lanes, u32 clk) {
   c.handed = true;
 }
 
-// A lane issues a copy of, or to, what other lanes of its warp stored or read: it needs a barrier of the warp before. So does a
-// lane of another warp that arrived for what its others did.
+// A lane issues an asynchronous copy that reads or writes shared memory: it must be ordered after the
+// accesses of the other lanes of its warp and of other warps.
 void Exec::check_issue(Loc l, u64 n, u32 lane, bool reads, const char* what) {
   if (l.cta != &c) return;
   if (c.handed) check_handover(l, n, lane, reads, nullptr, what);
@@ -117,14 +124,16 @@ void Exec::check_issue(Loc l, u64 n, u32 lane, bool reads, const char* what) {
     bool stored = m.stored_warp == self && apart(lane, m.stored_lane, m.stored_at);
     if (!stored && !(!reads && m.read_warp == self && apart(lane, m.read_lane, m.read_at))) continue;
     M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
-           std::string(what) + " of shared byte " + std::to_string(l.offset + i) + ", issued by lane " + std::to_string(lane) + ", is not ordered after an earlier " +
-               (stored ? "store" : "load") + " by another lane of the warp: no bar.warp.sync lies between");
+           std::string(what) + " of shared byte " + std::to_string(l.offset + i) + ", issued by lane " +
+               std::to_string(lane) + ", is not ordered after an earlier " + (stored ? "store" : "load") +
+               " by another lane of the warp: no bar.warp.sync lies between");
     return;
   }
 }
 
-// Does what this warp has learned of another cover what one of its lanes did, or only what others of its lanes did?
-// Of a copy that writes here no value is known.
+// Does what this warp acquired from another warp cover the access of each of that warp's lanes, or only those
+// of the lanes that arrived? value: the stored bytes; null for reads, and for copies, whose bytes are not
+// known yet.
 void Exec::check_handover(const Loc& l, u64 n, u32 lane, bool reads, const u8* value, const char* what) {
   const LaneMark* marks = c.lane_marks.get() + l.offset;
   auto left_out = [&](u8 number, u32 by, u32 at) {
@@ -152,16 +161,17 @@ void Exec::check_handover(const Loc& l, u64 n, u32 lane, bool reads, const u8* v
     if (!stored && !(!reads && left_out(m.read_warp, m.read_lane, m.read_at))) continue;
     u32 by = stored ? m.stored_lane : m.read_lane;
     M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
-           std::string(what) + " of shared byte " + std::to_string(l.offset + i) + " by lane " + std::to_string(lane) + " is not ordered after an earlier " +
-               (stored ? "store" : "load") + " by " + (by < 32 ? "lane " + std::to_string(by) : "several lanes") + " of warp " +
+           std::string(what) + " of shared byte " + std::to_string(l.offset + i) + " by lane " +
+               std::to_string(lane) + " is not ordered after an earlier " + (stored ? "store" : "load") +
+               " by " + (by < 32 ? "lane " + std::to_string(by) : "several lanes") + " of warp " +
                std::to_string((stored ? m.stored_warp : m.read_warp) - 1) +
                ": another lane of that warp arrived for it, and no bar.warp.sync lies before the arrival");
     return;
   }
 }
 
-// Lanes acquire something: what the others know stays behind until they meet. Of lanes that lag already, and of those that
-// do from now on, the former are kept.
+// Some lanes acquire: the others lag until they synchronise with these. If lanes lag already, only they are
+// tracked.
 void Exec::acquires(u32 lanes) {
   u32 live = w.present & ~w.exited;
   if ((lanes & live) == live) {
@@ -174,26 +184,29 @@ void Exec::acquires(u32 lanes) {
   }
 }
 
-// Did only other lanes of the warp wait for what was done here?
+// Was it only other lanes of this warp that waited for the earlier access of these bytes?
 void Exec::check_lag(const Loc& l, u64 n, u32 lane, bool reads, const char* what) {
-  u32 found = 0;
+  u32 missed = 0;  // the event that the lane did not wait for
   auto late = [&](u32 event) {
     const Event& e = M.shadows.events[event];
     bool own = e.actor - w.actor < P_COUNT || e.cluster != c.cluster->index || (e.flags & EV_INIT);
-    if (!own && w.clock.hb[e.actor] >= e.clk && w.lag[e.actor] < e.clk) found = event;
-    return found != 0;
+    if (!own && w.clock.hb[e.actor] >= e.clk && w.lag[e.actor] < e.clk) missed = event;
+    return missed != 0;
   };
   u32 last_w = 0, last_r = 0;
-  for (u64 i = 0; i < n && !found; i++) {
+  for (u64 i = 0; i < n && !missed; i++) {
     const Shadow& s = l.shadow[i];
     if (s.w && s.w != last_w) late(last_w = s.w);
-    if (!reads && !found && s.r != last_r) M.shadows.any_read(last_r = s.r, late);
+    if (!reads && !missed && s.r != last_r) M.shadows.any_read(last_r = s.r, late);
   }
-  if (!found) return;
-  const Event e = M.shadows.events[found];
+  if (!missed) return;
+  const Event e = M.shadows.events[missed];
   M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
-         std::string(what) + " of shared byte " + std::to_string(l.offset) + " by lane " + std::to_string(lane < 32 ? lane : u32(first())) +
-             " is not ordered after an earlier access: other lanes of the warp waited for it, and no bar.warp.sync lies after their wait", &e);
+         std::string(what) + " of shared byte " + std::to_string(l.offset) + " by lane " +
+             std::to_string(lane < 32 ? lane : u32(first())) +
+             " is not ordered after an earlier access: other lanes of the warp waited for it, and no "
+             "bar.warp.sync lies after their wait",
+         &e);
 }
 
 }  // namespace emu

@@ -13,25 +13,27 @@ u64 read_le(const u8* p, int n) {
 }
 }  // namespace
 
-// Numbers of the words or sectors that a warp's access touches, each once, in order. Lanes mostly come in order.
+// The numbers of the words or sectors that a warp's access touches, sorted and without duplicates. Most
+// accesses are sorted already.
 struct Touched {
   u64 at[32 * 64];
   int count = 0;
   Touched(const u64* addr, u32 mask, int bytes, int shift) {
     bool sorted = true;
     LANES(mask, l)
-      for (u64 x = addr[l] >> shift; x <= (addr[l] + u64(bytes) - 1) >> shift && count < int(std::size(at)); x++) {
-        if (count && at[count - 1] == x) continue;
-        sorted &= !count || at[count - 1] < x;
-        at[count++] = x;
-      }
+    for (u64 x = addr[l] >> shift; x <= (addr[l] + u64(bytes) - 1) >> shift && count < int(std::size(at));
+         x++) {
+      if (count && at[count - 1] == x) continue;
+      sorted &= !count || at[count - 1] < x;
+      at[count++] = x;
+    }
     if (sorted) return;
     std::sort(at, at + count);
     count = int(std::unique(at, at + count) - at);
   }
 };
 
-// Extra passes that the banks of shared memory need for a warp's access, beyond the least possible.
+// Passes over the shared-memory banks that a warp's access needs beyond the minimum.
 static u64 bank_conflicts(const u64* addr, u32 mask, int bytes) {
   Touched words(addr, mask, bytes, 2);
   int per_bank[32] = {}, worst = 0;
@@ -54,8 +56,11 @@ static bool local_access(int space, u64& addr) {
 u8* Exec::local_at(u32 lane, u64 addr, u64 size) {
   u64 each = u64(M.cfg.local_bytes);
   if (!within(addr, size, each))
-    M.fatal("out-of-bounds-local", &w, pc, "local address " + hex(addr) + " and " + std::to_string(size) + " bytes, of " + std::to_string(each));
-  if (addr & (size - 1)) M.fatal("misaligned", &w, pc, "local address " + hex(addr) + " needs alignment " + std::to_string(size));
+    M.fatal(
+        "out-of-bounds-local", &w, pc,
+        "local address " + hex(addr) + " and " + std::to_string(size) + " bytes, of " + std::to_string(each));
+  if (addr & (size - 1))
+    M.fatal("misaligned", &w, pc, "local address " + hex(addr) + " needs alignment " + std::to_string(size));
   if (w.local.empty()) w.local.assign(size_t(each) * 32, 0xCD);
   return w.local.data() + lane * each + addr;
 }
@@ -72,7 +77,7 @@ void Exec::load() {
   u64* d[8] = {};
   for (int i = 0; i < n; i++) d[i] = dst(i, ~0u);
   bool shared = false, global = false;
-  u64 found = 0;
+  u64 hash = 0;  // of the values read, to recognise polling
   LANES(mask, l) {
     u64 x = addr[l];
     const u8* p;
@@ -91,7 +96,7 @@ void Exec::load() {
     for (int i = 0; i < n; i++)
       if (d[i]) {
         u64 v = read_le(p + i * bytes, bytes);
-        found = (found ^ v ^ x) * 0x9E3779B97F4A7C15ull;
+        hash = (hash ^ v ^ x) * 0x9E3779B97F4A7C15ull;
         d[i][l] = sgn ? low(u64(sign_extend(v, bits1)), std::max(int(in.m[5]), bits1)) : v;
       }
   }
@@ -105,16 +110,16 @@ void Exec::load() {
     M.stats.global_read += u64(total) * __builtin_popcount(mask);
     M.stats.global_sectors += sectors(addr, mask, total);
     if (in.m[2]) {
-      auto [last, first] = w.looked.insert({pc, found});
-      if (first || last->second != found) w.polled = false;
+      auto [last, first] = w.looked.insert({pc, hash});
+      if (first || last->second != hash) w.polled = false;
       else LANES(mask, l) M.poll(w, addr[l]);
-      last->second = found;
+      last->second = hash;
     }
   }
 }
 
-// Lanes of one weak store may hit the same address only with the same value: which one stays is undefined. Accesses are
-// aligned to their size, so two of them overlap whole or not at all.
+// Lanes of one weak store may write to the same address only the same value: which value stays is undefined.
+// Accesses are aligned to their size, so two of them overlap completely or not at all.
 void Exec::lanes_agree(const u64* addr, const std::vector<Val>& v, int space) {
   int order[32], count = 0, bits = TYPE_BITS[in.ty];
   u64 kept = bits >= 64 ? ~0ull : (1ull << bits) - 1;
@@ -126,14 +131,16 @@ void Exec::lanes_agree(const u64* addr, const std::vector<Val>& v, int space) {
     order[count++] = l;
   }
   if (ascending) return;
-  std::sort(order, order + count, [&](int a, int b) { return addr[a] != addr[b] ? addr[a] < addr[b] : a < b; });
+  std::sort(order, order + count,
+            [&](int a, int b) { return addr[a] != addr[b] ? addr[a] < addr[b] : a < b; });
   for (int i = 1; i < count; i++) {
     int a = order[i - 1], b = order[i];
     if (addr[a] != addr[b]) continue;
     for (const Val& part : v)
       if ((part.v[a] ^ part.v[b]) & kept) {
         M.find("lane-conflict", true, &w, pc,
-               "lanes " + std::to_string(a) + " and " + std::to_string(b) + " store different values to one address");
+               "lanes " + std::to_string(a) + " and " + std::to_string(b) +
+                   " store different values to one address");
         return;
       }
   }
@@ -163,22 +170,25 @@ void Exec::store() {
       continue;
     }
     Loc loc = M.resolve(w, pc, x, u64(total), space, u32(total), "store");
-    u64 unknown = 0;  // bytes of which no instruction wrote every bit
+    u64 unknown = 0;  // bytes of the value that are not completely written
     if (!(valid >> l & 1))
       for (int i = 0; i < total; i++)
         if (u8(~known(v[size_t(i / bytes)], l) >> (8 * (i % bytes)))) unknown |= u64(1) << i;
     if (loc.region) {
       global = true;
-      if (!loc.region->r.writable) M.fatal("write-to-read-only", &w, pc, "store to '" + loc.region->name + "', which is read-only");
+      if (!loc.region->r.writable)
+        M.fatal("write-to-read-only", &w, pc, "store to '" + loc.region->name + "', which is read-only");
       if (unknown)
-        M.find("uninit-register", true, &w, pc, "lane " + std::to_string(l) + " stores a value that depends on an uninitialised register to '" + loc.region->name + "'");
+        M.find("uninit-register", true, &w, pc,
+               "lane " + std::to_string(l) +
+                   " stores a value that depends on an uninitialised register to '" + loc.region->name + "'");
     }
     shared |= loc.shadow != nullptr;
     if (!loc.shadow && !loc.region) M.fatal("write-to-param", &w, pc, "store to a kernel parameter");
     acc.value = remote_async ? nullptr : raw, acc.held = loc.p;
     if (loc.shadow && !in.m[2] && !remote_async) note_lane(loc, u64(total), l, raw, "store");
     M.note_write(loc, u64(total), acc, w, pc, "store");
-    // A value that was never written leaves the memory uninitialised as well.
+    // Storing an uninitialised value leaves the memory uninitialised.
     if (loc.shadow)
       for (int i = 0; i < total; i++)
         if (unknown >> i & 1) loc.shadow[i].w = 0;
@@ -209,7 +219,8 @@ static u64 atom_value(int op, int ty, u64 old, u64 x, u64 y) {
   if (TYPE_CLASS[ty] == 'p') {
     u64 r = 0;
     int et = ty == TY_f16x2 ? TY_f16 : TY_bf16;
-    for (int h = 0; h < 2; h++) r |= atom_value(op, et, low(old >> 16 * h, 16), low(x >> 16 * h, 16), 0) << 16 * h;
+    for (int h = 0; h < 2; h++)
+      r |= atom_value(op, et, low(old >> 16 * h, 16), low(x >> 16 * h, 16), 0) << 16 * h;
     return r;
   }
   if (TYPE_CLASS[ty] == 'f' && op <= 2) {
@@ -217,7 +228,8 @@ static u64 atom_value(int op, int ty, u64 old, u64 x, u64 y) {
       double a = as_f64(old), b = as_f64(x);
       return bits(op == 0 ? a + b : op == 1 ? std::fmin(a, b) : std::fmax(a, b));
     }
-    float a = ty == TY_f32 ? as_f32(old) : decode(u32(old), format_of(ty)), b = ty == TY_f32 ? as_f32(x) : decode(u32(x), format_of(ty));
+    float a = ty == TY_f32 ? as_f32(old) : decode(u32(old), format_of(ty)),
+          b = ty == TY_f32 ? as_f32(x) : decode(u32(x), format_of(ty));
     float r = op == 0 ? a + b : op == 1 ? std::fmin(a, b) : std::fmax(a, b);
     return ty == TY_f32 ? bits(canonical(r)) : encode(r, format_of(ty));
   }
@@ -255,7 +267,8 @@ void Exec::atomic() {
   LANES(mask, l) {
     Loc loc = M.resolve(w, pc, addr[l], u64(bytes * n), int(in.m[0]), u32(bytes * n), "atomic");
     if (!loc.shadow && !loc.region) M.fatal("write-to-param", &w, pc, "atomic on a kernel parameter");
-    if (loc.region && !loc.region->r.writable) M.fatal("write-to-read-only", &w, pc, "atomic on '" + loc.region->name + "', which is read-only");
+    if (loc.region && !loc.region->r.writable)
+      M.fatal("write-to-read-only", &w, pc, "atomic on '" + loc.region->name + "', which is read-only");
     shared |= loc.shadow != nullptr;
     M.note_read(loc, u64(bytes * n), acc, w, pc, "atomic");
     M.note_write(loc, u64(bytes * n), acc, w, pc, "atomic");
@@ -267,8 +280,10 @@ void Exec::atomic() {
       u64 old = read_le(loc.p + i * bytes, bytes);
       out[i * 32 + l] = old;
       u64 r;
-      // Adding to global memory flushes subnormal numbers; to shared memory, and bulk reductions, do not.
-      if (loc.region && in.ty == TY_f32 && op == 0) r = bits(flush(canonical(flush(as_f32(old)) + flush(as_f32(v[i][l])))));
+      // An f32 add to global memory flushes subnormal numbers; adds to shared memory and bulk reductions do
+      // not.
+      if (loc.region && in.ty == TY_f32 && op == 0)
+        r = bits(flush(canonical(flush(as_f32(old)) + flush(as_f32(v[i][l])))));
       else r = atom_value(op, int(in.ty), old, v[i][l], op == 7 ? y[l] : 0);
       if (r != old) M.progress();
       std::memcpy(loc.p + i * bytes, &r, bytes);
@@ -297,7 +312,8 @@ void Exec::cp_async() {
     bool noinc = in.m[0];
     for (size_t i = 0; i < bars.size(); i++) {
       bool again = i && bars[i] == bars[0];
-      MBar& b = again ? M.mbar(w, pc, bars[i], "cp.async.mbarrier.arrive") : M.use_mbar(w, pc, bars[i], "cp.async.mbarrier.arrive");
+      MBar& b = again ? M.mbar(w, pc, bars[i], "cp.async.mbarrier.arrive")
+                      : M.use_mbar(w, pc, bars[i], "cp.async.mbarrier.arrive");
       if (!noinc) b.pending++;
     }
     auto at = M.fork(w);
@@ -310,7 +326,7 @@ void Exec::cp_async() {
       for (u64 x : bars) m->mbar_arrive(m->mbar(*wp, p, x, "cp.async.mbarrier.arrive"), *wp, p, 1, &k);
       return true;
     }, w.cp_open}));
-    w.cp_clk++;  // it says nothing of later copies
+    w.cp_clk++;  // the arrival does not cover later copies
     M.tick(w);
     return;
   }
@@ -318,13 +334,15 @@ void Exec::cp_async() {
   get(0, d, true, "destination");
   get(1, s, true, "source");
   u64 n = uniform(2, "copy size");
-  if (n != 4 && n != 8 && n != 16) M.fatal("cp-async-size", &w, pc, "cp.async of " + std::to_string(n) + " bytes");
+  if (n != 4 && n != 8 && n != 16)
+    M.fatal("cp-async-size", &w, pc, "cp.async of " + std::to_string(n) + " bytes");
   if (in.m[0]) get(3, src_size, true, "source size");
   struct One { Loc dst, src; u64 take; };
   std::vector<One> all;
   LANES(mask, l) {
     u64 take = in.m[0] == 1 ? low(src_size[l], 32) : in.m[0] == 2 ? (src_size[l] & 1 ? 0 : n) : n;
-    if (take > n) M.fatal("cp-async-size", &w, pc, "source size " + std::to_string(take) + " exceeds the copy size");
+    if (take > n)
+      M.fatal("cp-async-size", &w, pc, "source size " + std::to_string(take) + " exceeds the copy size");
     One x;
     x.take = take;
     x.dst = M.shared_at(w, pc, d[l], n, u32(n), "cp.async");
@@ -337,7 +355,7 @@ void Exec::cp_async() {
   Warp* wp = &w;
   int p = pc;
   M.launch_async(w.cp_queue, std::make_shared<AsyncOp>(AsyncOp{"cp.async", &w, pc, at, [=] {
-    // Non-bulk cp.async works through the generic proxy; its pipe has a clock of its own.
+    // cp.async works through the generic proxy; its pipe is an actor of its own.
     Access acc = m->async_access(*wp, actor, clk, p, *at, EV_CPASYNC);
     for (auto& x : all) {
       u8 raw[16] = {};
@@ -352,8 +370,8 @@ void Exec::cp_async() {
   }, w.cp_open}));
 }
 
-// ldmatrix and stmatrix: lane 8i+j holds the address of row j of matrix i; lane t owns elements 2(t%4), 2(t%4)+1 of
-// row t/4, or with .trans of the transposed matrix.
+// ldmatrix and stmatrix: lane 8i+j holds the address of row j of matrix i; lane t owns elements 2(t%4) and
+// 2(t%4)+1 of row t/4 of the matrix, or with .trans of the transposed matrix.
 void Exec::matrix() {
   aligned();
   if (in.m[2]) return matrix8();
@@ -411,9 +429,9 @@ void Exec::matrix() {
         }
 }
 
-// Matrices of bytes, always transposed; with g = lane / 4 and q = lane % 4:
-// Loaded, 16 rows of 16 bytes: the first register holds rows 4q to 4q + 3 of column g, the second those of column g + 8.
-// Stored, 8 rows of 16 bytes: a register holds rows 2q and 2q + 1 of column g, then of column g + 8.
+// Matrices of bytes, always transposed. With g = lane / 4 and q = lane % 4:
+// A load has 16 rows of 16 bytes; the first register holds rows 4q to 4q+3 of column g, the second of column
+// g+8. A store has 8 rows of 16 bytes; the register holds rows 2q and 2q+1 of column g, then of column g+8.
 void Exec::matrix8() {
   bool load = in.op == OP_ldmatrix;
   int n = int(in.m[0]) * (load ? 2 : 1), rows = 8 * n;
@@ -448,7 +466,8 @@ void Exec::matrix8() {
     for (int t = 0; t < 32; t++) {
       u64 out = 0;
       for (int b = 0; b < 4; b++) {
-        u8& cell = load ? mat[16 * (i / 2) + 4 * (t % 4) + b][t / 4 + 8 * (i % 2)] : mat[8 * i + 2 * (t % 4) + b % 2][t / 4 + 8 * (b / 2)];
+        u8& cell = load ? mat[16 * (i / 2) + 4 * (t % 4) + b][t / 4 + 8 * (i % 2)]
+                        : mat[8 * i + 2 * (t % 4) + b % 2][t / 4 + 8 * (b / 2)];
         if (load) out |= u64(cell) << 8 * b;
         else cell = u8(v[t] >> 8 * b);
       }

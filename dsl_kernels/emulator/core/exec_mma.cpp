@@ -5,7 +5,8 @@ namespace emu {
 
 namespace {
 
-// Hopper multiplies 8-bit floats as f16: the first two of every four of K, then the others, and C is added at the end.
+// Hopper multiplies 8-bit floats as f16: first elements 0 and 1 of every four along K, then elements 2 and 3;
+// C is added last.
 void multiply_fp8(const float* a, const float* b, float* c, int M, int N, int K, bool f16) {
   Factors factors;
   float sum[16 * 8] = {}, half_a[16 * 16], half_b[16 * 8];
@@ -31,12 +32,13 @@ void Exec::mma() {
   int M_ = int(in.m[0]), N = int(in.m[1]), K = int(in.m[2]), acc = int(in.m[3]);
   int nd = int(in.m[4]), na = int(in.m[5]), nb = int(in.m[6]), ta = int(in.ty), tb = int(in.ty2);
   int width = TYPE_BITS[ta], E = 32 / width;
-  // Of a sparse A half of the elements are there.
   const bool saturate = in.m[7] & 1;
   const Sparsity sparsity(in.m[7] >> 1);
-  const int stored = sparsity.sparse ? K / 2 : K;
-  if (M_ != 16 || N != 8 || stored * width > 256 || na != stored * width / 64 || nb != K * width / 128 || nd != (acc == 1 ? 2 : 4))
-    unsupported("mma with fragments of " + std::to_string(nd) + ", " + std::to_string(na) + " and " + std::to_string(nb) + " registers");
+  const int stored = sparsity.sparse ? K / 2 : K;  // elements per row of A
+  if (M_ != 16 || N != 8 || stored * width > 256 || na != stored * width / 64 || nb != K * width / 128 ||
+      nd != (acc == 1 ? 2 : 4))
+    unsupported("mma with fragments of " + std::to_string(nd) + ", " + std::to_string(na) + " and " +
+                std::to_string(nb) + " registers");
   std::vector<Val> a(na), b(nb), cc(nd);
   for (int i = 0; i < na; i++) get(nd + i, a[i], true, "A fragment");
   for (int i = 0; i < nb; i++) get(nd + na + i, b[i], true, "B fragment");
@@ -52,9 +54,12 @@ void Exec::mma() {
   for (int t = 0; t < 32; t++) {
     int g4 = t / 4, q = t % 4;
     for (int r = 0; r < na; r++)
-      for (int e = 0; e < E; e++) A[(g4 + 8 * (r & 1)) * stored + E * q + e + 4 * E * (r >> 1)] = element(u32(low(a[r][t] >> (width * e), width)), ta);
+      for (int e = 0; e < E; e++)
+        A[(g4 + 8 * (r & 1)) * stored + E * q + e + 4 * E * (r >> 1)] =
+            element(u32(low(a[r][t] >> (width * e), width)), ta);
     for (int r = 0; r < nb; r++)
-      for (int e = 0; e < E; e++) B[(E * q + e + 4 * E * r) * 8 + g4] = element(u32(low(b[r][t] >> (width * e), width)), tb);
+      for (int e = 0; e < E; e++)
+        B[(E * q + e + 4 * E * r) * 8 + g4] = element(u32(low(b[r][t] >> (width * e), width)), tb);
     for (int i = 0; i < 4; i++) {
       int row = g4 + 8 * (i >> 1), col = 2 * q + (i & 1);
       if (acc == 0) C[row * 8 + col] = as_f32(cc[i][t]);
@@ -67,7 +72,9 @@ void Exec::mma() {
     for (int m = 0; m < M_; m++)
       for (int n = 0; n < N; n++) {
         s64& sum = CI[m * 8 + n];
-        for (int k = 0; k < stored; k++) sum += s64(A[m * stored + k]) * s64(B[(sparsity.sparse ? columns[size_t(m * stored + k)] : k) * N + n]);
+        for (int k = 0; k < stored; k++)
+          sum += s64(A[m * stored + k]) *
+                 s64(B[(sparsity.sparse ? columns[size_t(m * stored + k)] : k) * N + n]);
         if (saturate) sum = std::clamp<s64>(sum, INT32_MIN, INT32_MAX);
       }
   } else if (fp8 && sparsity.sparse) {
@@ -91,7 +98,9 @@ void Exec::mma() {
     if (!d) continue;
     for (int t = 0; t < 32; t++) {
       int g4 = t / 4, q = t % 4;
-      if (acc == 1) d[t] = u64(encode(C[(g4 + 8 * i) * 8 + 2 * q], F16)) | u64(encode(C[(g4 + 8 * i) * 8 + 2 * q + 1], F16)) << 16;
+      if (acc == 1)
+        d[t] = u64(encode(C[(g4 + 8 * i) * 8 + 2 * q], F16)) |
+               u64(encode(C[(g4 + 8 * i) * 8 + 2 * q + 1], F16)) << 16;
       else if (acc == 0) d[t] = bits(C[(g4 + 8 * (i >> 1)) * 8 + 2 * q + (i & 1)]);
       else d[t] = low(u64(CI[(g4 + 8 * (i >> 1)) * 8 + 2 * q + (i & 1)]), 32);
     }

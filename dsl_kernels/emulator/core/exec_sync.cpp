@@ -23,7 +23,8 @@ void named_release(Named& b) {
   b.who.clear();
 }
 
-// A relaxed arrival only carries what an earlier fence released: one of memory, or tcgen05.fence::before_thread_sync.
+// The clock of a relaxed arrival: only what an earlier release fence or tcgen05.fence::before_thread_sync
+// released.
 Clock relaxed(const Warp& w) {
   Clock k = w.fenced.empty() ? Clock(w.clock.hb.size()) : w.fenced;
   join(k.tc, w.clock.tc);
@@ -39,7 +40,8 @@ bool cluster_complete(const Cluster& cl) {
 Flow Exec::barrier() {
   if (in.op == OP_cluster_arrive) {
     Cluster& cl = *c.cluster;
-    if (w.cluster_arrived & mask) M.find("cluster-barrier-twice", true, &w, pc, "barrier.cluster.arrive twice with no wait between");
+    if (w.cluster_arrived & mask)
+      M.find("cluster-barrier-twice", true, &w, pc, "barrier.cluster.arrive twice with no wait between");
     w.cluster_arrived |= mask;
     w.cluster_gen = cl.generation;
     if (!in.m[0]) released(mask);
@@ -52,7 +54,8 @@ Flow Exec::barrier() {
   }
   if (in.op == OP_cluster_wait) {
     Cluster& cl = *c.cluster;
-    if (mask & ~w.cluster_arrived) M.fatal("cluster-barrier-order", &w, pc, "barrier.cluster.wait without an arrive before it");
+    if (mask & ~w.cluster_arrived)
+      M.fatal("cluster-barrier-order", &w, pc, "barrier.cluster.wait without an arrive before it");
     if (cl.generation == w.cluster_gen) {
       g.wait = {WaitKind::cluster, cl.generation};
       return Flow::wait;
@@ -79,11 +82,13 @@ Flow Exec::barrier() {
     return Flow::next;
   }
   u32 want = has(1) ? u32(uniform(1, "barrier thread count")) : 0;
-  if (has(1) && (!want || want % 32)) M.fatal("barrier-count", &w, pc, "thread count " + std::to_string(want) + " is not a multiple of 32");
+  if (has(1) && (!want || want % 32))
+    M.fatal("barrier-count", &w, pc, "thread count " + std::to_string(want) + " is not a multiple of 32");
   if (b.arrived && b.expected != want)
     M.find("barrier-count", true, &w, pc,
-           "barrier " + std::to_string(id) + " is used with " + std::to_string(want) + " threads while warp " +
-               std::to_string(b.who.back().first) + " waits on it with " + std::to_string(b.expected) + " (0 means all)");
+           "barrier " + std::to_string(id) + " is used with " + std::to_string(want) +
+               " threads while warp " + std::to_string(b.who.back().first) + " waits on it with " +
+               std::to_string(b.expected) + " (0 means all)");
   b.expected = want;
   b.first_pc = b.first_pc < 0 ? pc : std::min(b.first_pc, pc);
   if (in.m[0] == 2) {
@@ -98,7 +103,9 @@ Flow Exec::barrier() {
   b.who.push_back({w.index, pc});
   M.progress();
   if (want && b.arrived > want)
-    M.find("barrier-count", true, &w, pc, "more threads arrive at barrier " + std::to_string(id) + " than the " + std::to_string(want) + " it expects");
+    M.find("barrier-count", true, &w, pc,
+           "more threads arrive at barrier " + std::to_string(id) + " than the " + std::to_string(want) +
+               " it expects");
   bool full = named_complete(c, b);
   if (in.m[0] == 1) {  // arrive does not wait
     if (full) named_release(b);
@@ -120,14 +127,16 @@ MBar& Machine::mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset, Ct
   Loc l = shared_at(w, pc, addr, 8, 8, what);
   auto it = l.cta->mbars.find(l.offset);
   if (it == l.cta->mbars.end() || !it->second.live)
-    fatal("mbarrier-uninitialised", &w, pc, std::string(what) + " on shared offset " + std::to_string(l.offset) + ", where no mbarrier is initialised");
+    fatal("mbarrier-uninitialised", &w, pc,
+          std::string(what) + " on shared offset " + std::to_string(l.offset) +
+              ", where no mbarrier is initialised");
   if (offset) *offset = l.offset;
   if (owner) *owner = l.cta;
   return it->second;
 }
 
-// The same for an operation that a thread issues on it. It counts as a read: the barrier's initialisation must be ordered
-// before it, and another one after it.
+// The mbarrier, for an operation that a thread issues on it. The operation counts as a read: the
+// initialisation must be ordered before it, and another initialisation after it.
 MBar& Machine::use_mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset, Cta** owner) {
   u32 at;
   Cta* cta;
@@ -137,7 +146,9 @@ MBar& Machine::use_mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset
   size_t where = 0;
   u32 other = 0;
   Conflict k = shadows.read(cta->shadow.data() + at, 8, access(w, pc, EV_ATOMIC), where, other);
-  if (k == Conflict::race) conflict(k, w, pc, std::string(what) + " of the mbarrier at shared offset " + std::to_string(at), other, false);
+  if (k == Conflict::race)
+    conflict(k, w, pc, std::string(what) + " of the mbarrier at shared offset " + std::to_string(at), other,
+             false);
   return b;
 }
 
@@ -155,20 +166,23 @@ void Machine::mbar_settle(MBar& b) {
 void Machine::mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* k, PhaseCheck check) {
   if (n > b.pending)
     fatal("mbarrier-over-arrival", &w, pc,
-          std::to_string(n) + " arrivals where " + std::to_string(b.pending) + " of " + std::to_string(b.expected) +
-              " are pending in phase " + std::to_string(b.phase) + " (transaction bytes outstanding: " + std::to_string(b.tx) + ")");
-  // An arrival counts for the phase that is current: which one that is, must not depend on who comes first.
+          std::to_string(n) + " arrivals where " + std::to_string(b.pending) + " of " +
+              std::to_string(b.expected) + " are pending in phase " + std::to_string(b.phase) +
+              " (transaction bytes outstanding: " + std::to_string(b.tx) + ")");
+  // An arrival counts for the current phase, and which phase that is must not depend on the interleaving.
   bool after = check == PhaseCheck::done || b.done.empty();
   if (!after && (check == PhaseCheck::clock || check == PhaseCheck::program)) {
-    // A relaxed arrival carries less than its warp knows; what counts is when it is made.
+    // A relaxed arrival carries less than its warp knows; the order of the arrival itself is that of the
+    // warp.
     const VC& mine = k && check == PhaseCheck::clock ? k->hb : w.clock.hb;
     after = true;
     for (size_t i = 0; i < mine.size() && after; i++) after = mine[i] >= b.done.hb[i];
   }
   if (!after)
     find("mbarrier-unordered-arrival", cfg.strict_lapping != 0, &w, pc,
-         "an arrival in phase " + std::to_string(b.phase) + " of an mbarrier (initialised @pc" + std::to_string(b.init_pc) + "@, " +
-             std::to_string(b.expected) + " arrivals a phase) is not ordered after the end of the phase before, and may count for that");
+         "an arrival in phase " + std::to_string(b.phase) + " of an mbarrier (initialised @pc" +
+             std::to_string(b.init_pc) + "@, " + std::to_string(b.expected) +
+             " arrivals a phase) is not ordered after the end of the phase before, and may count for that");
   if (k) b.cur.join(*k);
   b.pending -= n;
   b.arrived.insert({w.cta->rank * 1000 + w.index, pc});
@@ -183,7 +197,8 @@ void Machine::mbar_tx(MBar& b, s64 delta, const Clock* k) {
   mbar_settle(b);
 }
 
-// The phase after the last one that the warp saw; before the first wait, the one that its parity means then.
+// The phase that the warp has to wait for next: after the last one it saw complete, or, in its first wait,
+// the phase that the parity means for a fresh barrier.
 static s64 next_phase(const Warp& w, u64 key, u64 parity) {
   auto it = w.seen_phase.find(key);
   return it == w.seen_phase.end() ? (parity ? -1 : 0) : it->second + 1;
@@ -199,11 +214,14 @@ Flow Exec::mbarrier() {
         u64 addr = a[l] >= WIN_SHARED ? a[l] - WIN_SHARED : a[l];
         Loc loc = M.shared_at(w, pc, addr, 8, 8, "mbarrier.init");
         u64 count = low(n[l], 32);
-        if (!count || count > 1048575) M.fatal("mbarrier-count", &w, pc, "mbarrier.init with count " + std::to_string(count));
+        if (!count || count > 1048575)
+          M.fatal("mbarrier-count", &w, pc, "mbarrier.init with count " + std::to_string(count));
         MBar& b = loc.cta->mbars[loc.offset];
         if (b.init_pc >= 0) M.note_mbar(loc.offset, b);
-        // PTX: undefined for a place that holds an mbarrier, whoever put it there and whether or not it is in use.
-        if (b.live) M.find("mbarrier-reinit", true, &w, pc, "mbarrier.init of a barrier that stands: no mbarrier.inval of it lies between");
+        // PTX: undefined behaviour at a location that holds a valid mbarrier, even one that is not in use.
+        if (b.live)
+          M.find("mbarrier-reinit", true, &w, pc,
+                 "mbarrier.init of a barrier that stands: no mbarrier.inval of it lies between");
         b = MBar();
         M.note_write(loc, 8, M.access(w, pc), w, pc, "mbarrier.init");
         b.live = true;
@@ -233,14 +251,16 @@ Flow Exec::mbarrier() {
       bool drop = in.m[0], expect = in.m[1];
       std::vector<u64> state(32);
       LANES(mask, l) {
-        bool again = l != u32(first()) && a[l] == a[first()];  // lanes that share a barrier use it once
+        bool again = l != u32(first()) && a[l] == a[first()];  // lanes that share a barrier: one read of it
         MBar& b = again ? M.mbar(w, pc, a[l], "mbarrier.arrive") : M.use_mbar(w, pc, a[l], "mbarrier.arrive");
         state[l] = b.phase;
         u32 count = has(2) && !expect ? u32(n[l]) : 1;
         if (expect) b.tx += s64(low(n[l], 32));
         if (drop) b.expected -= count;
-        // Lanes of one instruction are threads as others are.
-        PhaseCheck check = !again ? (in.m[2] ? PhaseCheck::program : PhaseCheck::clock) : state[l] == state[first()] ? PhaseCheck::done : PhaseCheck::apart;
+        // The lanes of one instruction are not ordered among each other.
+        PhaseCheck check = !again                       ? (in.m[2] ? PhaseCheck::program : PhaseCheck::clock)
+                           : state[l] == state[first()] ? PhaseCheck::done
+                                                        : PhaseCheck::apart;
         Clock carried = in.m[2] ? relaxed(w) : Clock();
         M.mbar_arrive(b, w, pc, count, in.m[2] ? &carried : &w.clock, check);
       }
@@ -256,7 +276,7 @@ Flow Exec::mbarrier() {
       LANES(mask, l) {
         MBar& b = M.use_mbar(w, pc, a[l], "mbarrier.expect_tx");
         s64 bytes = s64(low(n[l], 32));
-        // expect_tx is not an arrival: it never completes a phase by itself.
+        // expect_tx is no arrival: it never completes a phase.
         if (in.m[0] == 0) b.tx += bytes;
         else M.mbar_tx(b, -bytes, nullptr);
       }
@@ -275,21 +295,24 @@ Flow Exec::mbarrier() {
         u32 off;
         Cta* owner;
         MBar& b = M.mbar(w, pc, a[l], "mbarrier wait", &off, &owner);
-        if (parity && s[l] > 1) M.fatal("mbarrier-parity", &w, pc, "phase parity " + std::to_string(s[l]) + " is neither 0 nor 1");
+        if (parity && s[l] > 1)
+          M.fatal("mbarrier-parity", &w, pc, "phase parity " + std::to_string(s[l]) + " is neither 0 nor 1");
         bool ok = parity ? (b.phase & 1) != (s[l] & 1) : b.phase != s[l];
         u64 key = u64(owner->rank) << 32 | off;
         if (a[l] == last_addr && s[l] == last_phase) {
-          ok = last_ok;  // lanes that ask the same get the same answer
+          ok = last_ok;  // the same question gets the same answer
         } else if (!ok && parity) {
-          // The phase that this warp has to see next, if it waits for every phase. With one bit of parity a warp that
-          // comes a full phase late waits for ever; the scheduler lets it go when nothing else can run.
+          // Assume that the warp waits for every phase. With one bit of parity, a warp that comes a full
+          // phase late waits for ever; the scheduler releases it when nothing else can run.
           s64 next = next_phase(w, key, s[l] & 1);
           lapped |= (next & 1) == s64(s[l] & 1) && s64(b.phase) >= next + 2;
           if (lapped && g.overtaken) {
             M.find("mbarrier-lapped", M.cfg.strict_lapping != 0, &w, pc,
-                   "the mbarrier at shared offset " + std::to_string(off) + " has completed phase " + std::to_string(next + 1) +
-                       " before this warp waited for phase " + std::to_string(next) +
-                       ": nothing in the program holds the barrier back for it, and by parity alone it would wait for ever");
+                   "the mbarrier at shared offset " + std::to_string(off) + " has completed phase " +
+                       std::to_string(next + 1) + " before this warp waited for phase " +
+                       std::to_string(next) +
+                       ": nothing in the program holds the barrier back for it, and by parity alone it would "
+                       "wait for ever");
             ok = true;
           }
         }
@@ -301,7 +324,7 @@ Flow Exec::mbarrier() {
         if (ok) done |= 1u << l;
         else if (blocker < 0) blocker = int(l);
       }
-      // try_wait may give up at any time: a program that takes its answer for granted is caught by a false one.
+      // try_wait may give up at any time. Answering false at random catches programs that ignore the answer.
       bool gives_up = blocker >= 0 && try_wait && g.wait.kind != WaitKind::mbar &&
                       (M.cfg.sched == SCHED_RANDOM || M.cfg.sched == SCHED_ADVERSARIAL) && M.rng() % 4 == 0;
       if (blocker >= 0 && try_wait && !g.timed_out && !gives_up) {
@@ -325,14 +348,14 @@ Flow Exec::mbarrier() {
         u32 off;
         Cta* owner;
         MBar& b = M.use_mbar(w, pc, a[l], "mbarrier wait", &off, &owner);
-        // What a fresh barrier answers to the parity of the phase before its first is no wait.
+        // A fresh barrier's answer to the parity of the phase before its first is no wait.
         if (b.phase) b.awaited = std::max(b.awaited, parity ? b.phase : std::min(b.phase, s[l] + 1));
         if (!in.m[2]) {
           if (!acquired && b.phase) acquires(done), acquired = true;
           M.acquire(w, b.done);
         } else {
           w.pending_acquire[{u64(1) << 62 | u64(owner->rank) << 32 | off, c.cluster->index}].join(b.done);
-          if (!b.done.empty()) join(w.clock.tc, b.done.tc);  // for a tcgen05.fence::after_thread_sync behind it
+          if (!b.done.empty()) join(w.clock.tc, b.done.tc);  // for a later tcgen05.fence::after_thread_sync
           w.snapshot.reset();
         }
       }

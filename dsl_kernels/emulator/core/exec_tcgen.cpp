@@ -1,12 +1,12 @@
-// tcgen05: tensor memory, its allocation, loads and stores, and the matrix instructions that work on it.
+// tcgen05, except for mma: tensor memory, its allocation, loads, stores and copies; fences and commit.
 #include "tmem.hpp"
 
 namespace emu {
 
-// A collective of the two CTAs of a pair: true when both have come. Without a pair there is nothing to wait for.
+// A collective of the two CTAs of a pair: true once both have arrived, and at once for cta_group::1.
 static bool rendezvous(Group& g, Cta& c, int group, int what) {
   if (group != 2) return true;
-  if (g.wait.kind == WaitKind::alloc) return true;  // both had come; it waited for columns
+  if (g.wait.kind == WaitKind::alloc) return true;  // both had arrived; the group waited for columns
   PairMeeting& m = c.cluster->meetings[{c.rank / 2, what}];
   if (g.wait.kind == WaitKind::pair) return m.generation != g.wait.b;
   if (++m.arrived == 2) {
@@ -23,22 +23,25 @@ Flow Exec::tcgen() {
     case OP_tc_alloc: {
       aligned();
       u64 addr = uniform(0, "address"), n = low(uniform(1, "column count"), 32);
-      if (n < 32 || n > 512 || (n & (n - 1))) M.fatal("tmem-alloc", &w, pc, "allocation of " + std::to_string(n) + " columns: a power of two from 32 to 512 is needed");
+      if (n < 32 || n > 512 || (n & (n - 1)))
+        M.fatal("tmem-alloc", &w, pc,
+                "allocation of " + std::to_string(n) + " columns: a power of two from 32 to 512 is needed");
       Tmem& t = tmem_of(c);
       if (t.relinquished) M.fatal("tmem-alloc", &w, pc, "tcgen05.alloc after the CTA gave up its permit");
       if (addr >= WIN_SHARED) addr -= WIN_SHARED;
       Loc l = M.shared_at(w, pc, addr, 4, 4, "tcgen05.alloc");
-      // With cta_group::2 both CTAs of the pair take part: the columns are taken in both when the second one comes.
+      // With cta_group::2 both CTAs of the pair take part: the second one to arrive allocates in both.
       int group = int(in.m[0]);
       std::vector<Cta*> pair{&c};
       if (group == 2) {
-        if (c.cluster->ctas.size() % 2) M.fatal("cta-pair", &w, pc, "cta_group::2 in a cluster with an odd number of CTAs");
+        if (c.cluster->ctas.size() % 2)
+          M.fatal("cta-pair", &w, pc, "cta_group::2 in a cluster with an odd number of CTAs");
         pair.push_back(c.cluster->ctas[size_t(c.rank ^ 1)].get());
       }
       if (!rendezvous(g, c, group, 0)) return Flow::wait;
       int start = -1;
       if (t.granted >= 0) {
-        start = t.granted;  // the other CTA of the pair came second and did the work
+        start = t.granted;  // the other CTA of the pair arrived second and allocated
         t.granted = -1;
       } else {
         for (int s = 0; s + int(n) <= TMEM_COLS && start < 0; s += int(n)) {
@@ -58,7 +61,8 @@ Flow Exec::tcgen() {
           y.alloc_pc[id] = pc;
           for (int i = start; i < start + int(n); i++) {
             y.owner[i] = id;
-            for (int lane = 0; lane < TMEM_LANES; lane++) y.shadow[size_t(lane * TMEM_COLS + i)].w = 0;  // contents are undefined
+            // The content is undefined.
+            for (int lane = 0; lane < TMEM_LANES; lane++) y.shadow[size_t(lane * TMEM_COLS + i)].w = 0;
           }
           if (x != &c) y.granted = start;
         }
@@ -78,10 +82,12 @@ Flow Exec::tcgen() {
       for (auto& [k, b] : t.blocks)
         if (b.first == col && b.second == int(n)) id = k;
       if (id < 0 || addr >> 16)
-        M.fatal("tmem-dealloc", &w, pc, "tcgen05.dealloc of " + std::to_string(n) + " columns at " + hex(addr) + ": no such allocation");
+        M.fatal(
+            "tmem-dealloc", &w, pc,
+            "tcgen05.dealloc of " + std::to_string(n) + " columns at " + hex(addr) + ": no such allocation");
       if (!rendezvous(g, c, int(in.m[0]), 1)) return Flow::wait;
       g.wait = {};
-      // Freeing counts as a write: everything that used the columns must be ordered before it.
+      // Freeing counts as a write: every access of the columns must be ordered before it.
       Access a = M.access(w, pc, EV_ASYNC);
       a.ta = &w.ta, a.either = true;
       for (int lane = 0; lane < TMEM_LANES; lane++) {
@@ -90,7 +96,8 @@ Flow Exec::tcgen() {
         Conflict k = M.shadows.write(t.shadow.data() + lane * TMEM_COLS + col, n, a, at, other);
         if (k == Conflict::race)
           M.find("tmem-dealloc-in-use", true, &w, pc,
-                 "tcgen05.dealloc of column " + std::to_string(col + int(at)) + " is not ordered after an access of it: another CTA may get it while it is used",
+                 "tcgen05.dealloc of column " + std::to_string(col + int(at)) +
+                     " is not ordered after an access of it: another CTA may get it while it is used",
                  &M.shadows.events[other]);
       }
       for (int i = col; i < col + int(n); i++) t.owner[i] = -1, t.freed[i] = true;
@@ -135,17 +142,27 @@ Flow Exec::tcgen() {
 void Exec::tc_ldst() {
   aligned();
   bool load = in.op == OP_tc_ld, packed = in.m[2];
-  int shape = int(in.m[0]), repeat = int(in.m[1]), n = int(in.m[3]), split = int(std::clamp<s64>(in.m[4], -TMEM_COLS, TMEM_COLS));
+  int shape = int(in.m[0]), repeat = int(in.m[1]), n = int(in.m[3]),
+      split = int(std::clamp<s64>(in.m[4], -TMEM_COLS, TMEM_COLS));
   const char* what = load ? "tcgen05.ld" : "tcgen05.st";
   u64 addr = uniform(0, "TMEM address");
   int quarter = 32 * (w.index % 4), lane = int(addr >> 16 & 0xFFFF), col = int(addr & 0xFFFF);
-  // A warp reaches the quarter of the lanes that its number selects; an address of lane 0 means that quarter.
+  // A warp reaches only the quarter of the lanes that its number selects; lane 0 in the address means that
+  // quarter.
   if (lane >= 32 && lane / 32 * 32 != quarter)
-    M.fatal("tmem-lane", &w, pc, std::string(what) + " at lane " + std::to_string(lane) + ", but warp " + std::to_string(w.index) + " only reaches lanes " + std::to_string(quarter) + " to " + std::to_string(quarter + 31));
+    M.fatal("tmem-lane", &w, pc,
+            std::string(what) + " at lane " + std::to_string(lane) + ", but warp " + std::to_string(w.index) +
+                " only reaches lanes " + std::to_string(quarter) + " to " + std::to_string(quarter + 31));
   lane = quarter + lane % 32;
   int height = shape == 0 ? 32 : 16;
-  if (lane % 32 + height > 32 || (lane % 16)) M.fatal("tmem-lane", &w, pc, std::string(what) + " at lane " + std::to_string(lane) + " does not fit its shape");
-  int per_row = shape == 0 ? repeat : shape == 1 ? 2 * repeat : shape == 2 ? 4 * repeat : shape == 3 ? 8 * repeat : repeat;
+  if (lane % 32 + height > 32 || (lane % 16))
+    M.fatal("tmem-lane", &w, pc,
+            std::string(what) + " at lane " + std::to_string(lane) + " does not fit its shape");
+  int per_row = shape == 0   ? repeat
+                : shape == 1 ? 2 * repeat
+                : shape == 2 ? 4 * repeat
+                : shape == 3 ? 8 * repeat
+                             : repeat;
   int cols = per_row * (packed ? 2 : 1);
   check_columns(M, w, pc, c, col, cols, what);
   if (shape == 4) check_columns(M, w, pc, c, col + split, cols, what);
@@ -153,7 +170,8 @@ void Exec::tc_ldst() {
   Access a;
   a.clock = &w.clock;
   a.ta = &w.ta;
-  a.event = M.shadows.event(c.cluster->index, w.actor + (load ? P_TLD : P_TST), load ? w.tld_clk : w.tst_clk, pc, EV_ASYNC | EV_TCGEN);
+  a.event = M.shadows.event(c.cluster->index, w.actor + (load ? P_TLD : P_TST), load ? w.tld_clk : w.tst_clk,
+                            pc, EV_ASYNC | EV_TCGEN);
   for (int r = 0; r < height; r++) {
     note_tmem(M, w, pc, c, lane + r, col, cols, a, !load, what);
     if (shape == 4) note_tmem(M, w, pc, c, lane + r, col + split, cols, a, !load, what);
@@ -188,7 +206,7 @@ void Exec::tc_ldst() {
       } else {
         t.data[at] = u32(v[l]);
       }
-      if (!load && !(v.valid >> l & 1)) t.shadow[at].w = 0;  // an uninitialised value stays one
+      if (!load && !(v.valid >> l & 1)) t.shadow[at].w = 0;  // the cell stays uninitialised
     }
   }
   if (!load) M.progress();
@@ -227,16 +245,20 @@ void Exec::tc_commit() {
   M.tick(w);
 }
 
-// tcgen05.cp: rows of shared memory, laid out like a K-major operand, to lanes of tensor memory, some replicated.
+// tcgen05.cp: copies rows of shared memory, laid out like a K-major operand, to lanes of tensor memory; some
+// shapes replicate the rows.
 void Exec::tc_copy() {
   if (mask & (mask - 1))
-    M.find("mma-many-threads", true, &w, pc, std::to_string(__builtin_popcount(mask)) + " threads issue the same tcgen05.cp; one elected thread must");
+    M.find("mma-many-threads", true, &w, pc,
+           std::to_string(__builtin_popcount(mask)) +
+               " threads issue the same tcgen05.cp; one elected thread must");
   int group = int(in.m[0]), shape = int(in.m[1]), rows = int(in.m[2]), units = int(in.m[3]);
   u64 taddr = lead(0, "TMEM address"), sdesc = lead(1, "shared-memory descriptor");
   int col = int(taddr & 0xFFFF), first_rank = group == 2 ? c.rank & ~1 : c.rank;
   if (taddr >> 16) M.fatal("tmem-lane", &w, pc, "tcgen05.cp to lane " + std::to_string(taddr >> 16));
-  if (group == 2 && c.cluster->ctas.size() % 2) M.fatal("cta-pair", &w, pc, "cta_group::2 in a cluster with an odd number of CTAs");
-  // Lanes that receive row r.
+  if (group == 2 && c.cluster->ctas.size() % 2)
+    M.fatal("cta-pair", &w, pc, "cta_group::2 in a cluster with an odd number of CTAs");
+  // The lanes that receive row r.
   auto lanes = [shape](int r) -> std::vector<int> {
     switch (shape) {
       case 1: return {32 * r};                                              // 4x256b
@@ -264,7 +286,8 @@ void Exec::tc_copy() {
       Tmem& t = tmem_of(cta);
       for (int r = 0; r < rows; r++)
         for (int u = 0; u < units; u++) {
-          Loc l = m->shared_at(*wp, p, k_major_unit(d, u64(r), u64(u)) | u64(first_rank + k) << RANK_SHIFT, 16, 16, "tcgen05.cp");
+          Loc l = m->shared_at(*wp, p, k_major_unit(d, u64(r), u64(u)) | u64(first_rank + k) << RANK_SHIFT,
+                               16, 16, "tcgen05.cp");
           m->note_read(l, 16, smem, *wp, p, "tcgen05.cp");
           for (int lane : lanes(r)) {
             note_tmem(*m, *wp, p, cta, lane, col + 4 * u, 4, tm, true, "tcgen05.cp");

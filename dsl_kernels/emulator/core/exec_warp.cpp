@@ -24,13 +24,17 @@ Flow Exec::warp_op() {
   Val mm;
   get(mask_at, mm, true, "member mask");
   u32 want = u32(mm[first()]);
-  LANES(mask, l) if (u32(mm[l]) != want) M.fatal("member-mask", &w, pc, "the lanes disagree about the member mask");
-  if (mask & ~want) M.fatal("member-mask", &w, pc, "lanes " + hex(mask & ~want) + " execute with a member mask that leaves them out: " + hex(want));
+  LANES(mask, l)
+  if (u32(mm[l]) != want) M.fatal("member-mask", &w, pc, "the lanes disagree about the member mask");
+  if (mask & ~want)
+    M.fatal("member-mask", &w, pc,
+            "lanes " + hex(mask & ~want) + " execute with a member mask that leaves them out: " + hex(want));
   want &= live;
   if ((mask & want) != want) {
-    // Lanes that a guard or a branch keeps away would hang on hardware: wait for them.
+    // On hardware the warp waits for lanes that are elsewhere; a lane whose guard is false would never come.
     if ((g.mask & want) == want)
-      M.fatal("member-mask", &w, pc, "lanes " + hex(want & ~mask) + " are in the member mask but their guard is false");
+      M.fatal("member-mask", &w, pc,
+              "lanes " + hex(want & ~mask) + " are in the member mask but their guard is false");
     g.wait = {WaitKind::converge, want};
     return Flow::wait;
   }
@@ -63,7 +67,9 @@ Flow Exec::warp_op() {
         }
         if (!p) j = int(l);
         if (!(mask >> j & 1))
-          M.find("shuffle-source", true, &w, pc, "lane " + std::to_string(l) + " reads lane " + std::to_string(j) + ", which does not take part");
+          M.find("shuffle-source", true, &w, pc,
+                 "lane " + std::to_string(l) + " reads lane " + std::to_string(j) +
+                     ", which does not take part");
         out[l] = low(src[j], 32);
         bits_known[l] = known(a, u32(j));
         if (a.valid >> j & 1) valid |= 1u << l;
@@ -81,7 +87,10 @@ Flow Exec::warp_op() {
       get(1, p, true, "vote predicate");
       u32 yes = 0;
       LANES(mask, l) if (p[l] & 1) yes |= 1u << l;
-      u64 r = in.m[0] == 0 ? yes == mask : in.m[0] == 1 ? yes != 0 : in.m[0] == 2 ? yes == 0 || yes == mask : yes;
+      u64 r = in.m[0] == 0   ? yes == mask
+              : in.m[0] == 1 ? yes != 0
+              : in.m[0] == 2 ? yes == 0 || yes == mask
+                             : yes;
       if (u64* d = dst(0, ~0u)) LANES(mask, l) d[l] = r;
       break;
     }

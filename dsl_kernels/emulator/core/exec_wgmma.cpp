@@ -1,4 +1,4 @@
-// wgmma: every warp of the warpgroup works on its 16 rows; groups complete in order, asynchronously.
+// wgmma: each warp of the warpgroup computes its 16 rows; groups complete asynchronously and in order.
 #include "sparse.hpp"
 
 namespace emu {
@@ -29,22 +29,26 @@ Flow Exec::wgmma() {
     }
   }
   int N = int(in.m[0]), K = int(in.m[1]), nd = int(in.m[6]), ta = int(in.ty), tb = int(in.ty2);
-  bool half = in.m[2], a_regs = in.m[3], trans_a = in.m[4] & 1, trans_b = in.m[4] & 2, neg_a = in.m[5] & 1, neg_b = in.m[5] & 2;
+  bool half = in.m[2], a_regs = in.m[3], trans_a = in.m[4] & 1, trans_b = in.m[4] & 2, neg_a = in.m[5] & 1,
+       neg_b = in.m[5] & 2;
   const Sparsity sparsity(in.m[7]);
-  const int stored = sparsity.sparse ? K / 2 : K;  // elements of a row of A that are there
-  if (nd != (half ? N / 4 : N / 2)) unsupported("wgmma with " + std::to_string(nd) + " accumulator registers for N = " + std::to_string(N));
+  const int stored = sparsity.sparse ? K / 2 : K;  // elements per row of A
+  if (nd != (half ? N / 4 : N / 2))
+    unsupported("wgmma with " + std::to_string(nd) + " accumulator registers for N = " + std::to_string(N));
   int at_b = nd + (a_regs ? 4 : 1);
   std::vector<int> d(nd), areg(4, -1);
   for (int i = 0; i < nd; i++) d[size_t(i)] = int(o[i].a);
   u64 adesc = 0, bdesc = uniform(at_b, "B descriptor");
   if (!a_regs) adesc = uniform(nd, "A descriptor");
   bool accumulate = uniform(at_b + 1, "scale-d") & 1;
-  // Registers that other instructions touched need wgmma.fence before wgmma reads or writes them.
-  if (!w.wgmma_fence_at) M.find("missing-wgmma-fence", true, &w, pc, "the warp's first wgmma comes before any wgmma.fence");
-  // An accumulator that is only overwritten may be: compilers put copies there.
+  // Registers that other instructions accessed need a wgmma.fence before wgmma accesses them.
+  if (!w.wgmma_fence_at)
+    M.find("missing-wgmma-fence", true, &w, pc, "the warp's first wgmma comes before any wgmma.fence");
+  // An accumulator that wgmma only overwrites needs no fence: compilers write copies to it.
   for (int r : d)
     if (accumulate && !w.busy[size_t(r)] && w.written[size_t(r)] > w.wgmma_fence_at)
-      M.find("missing-wgmma-fence", true, &w, pc, "an accumulator register was written after the last wgmma.fence");
+      M.find("missing-wgmma-fence", true, &w, pc,
+             "an accumulator register was written after the last wgmma.fence");
   u64 avals[4][32] = {};
   if (a_regs)
     for (int i = 0; i < 4; i++) {
@@ -61,8 +65,9 @@ Flow Exec::wgmma() {
         M.find("uninit-register", true, &w, pc, "wgmma accumulates onto a register that was never written");
   std::vector<int> columns;
   if (sparsity.sparse) {
-    // A row of B has 64 bytes then, and where the second half lies is nowhere said.
-    if (!trans_b && bdesc >> 62 == 3) unsupported("wgmma.mma_async.sp with a K-major B in a swizzle of 32 bytes");
+    // A row of B has 64 bytes then, and no document says where its second half is.
+    if (!trans_b && bdesc >> 62 == 3)
+      unsupported("wgmma.mma_async.sp with a K-major B in a swizzle of 32 bytes");
     Val meta;
     get(at_b + 2, meta, false, "metadata");
     columns = sparse_columns(M, w, pc, meta.v, meta.valid, ta, K, sparsity);
@@ -90,15 +95,18 @@ Flow Exec::wgmma() {
             a.v[size_t((t / 4 + 8 * (r & 1)) * stored + E * (t % 4) + e + 4 * E * (r >> 1))] =
                 element(u32(low(a_copy[size_t(r * 32 + t)] >> (width * e), width)), ta);
     } else {
-      load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, false), wp->cta->rank, row0, a, 0, 16, ta, trans_a, acc, "wgmma A operand");
+      load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, false), wp->cta->rank, row0, a, 0, 16, ta,
+                     trans_a, acc, "wgmma A operand");
     }
     std::vector<u8> raw_b, bad_b(static_cast<size_t>(N));
-    read_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, bdesc, false), wp->cta->rank, 0, raw_b, bad_b, 0, N, K, tb, trans_b, acc, "wgmma B operand");
-    const HeldOperand* b = sparsity.sparse ? nullptr : &held_operand(*m, bdesc, wp->cta->rank, tb, N, K, trans_b, neg_b, raw_b);
+    read_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, bdesc, false), wp->cta->rank, 0, raw_b, bad_b, 0, N, K,
+                   tb, trans_b, acc, "wgmma B operand");
+    const HeldOperand* b =
+        sparsity.sparse ? nullptr : &held_operand(*m, bdesc, wp->cta->rank, tb, N, K, trans_b, neg_b, raw_b);
     if (neg_a) for (float& x : a.v) x = -x;
     std::vector<float> c(size_t(16 * N), 0.0f);
-    // Value i of every thread t = 4g + q, which lies in row g + 8 (i / 2 % 2) and column 2q + i % 2 + 8 (i / 4) of C; an f16
-    // register holds two values, of neighbouring columns.
+    // Value i of thread t = 4g + q is in row g + 8 (i / 2 % 2) and column 2q + i % 2 + 8 (i / 4) of C. An f16
+    // register holds two values, of adjacent columns.
     int values = half ? 2 : 1;
     auto each = [&](auto f) {
       for (int i = 0; i < nd * values; i++) {
@@ -116,15 +124,18 @@ Flow Exec::wgmma() {
       Tile whole(N, K, true);
       convert_smem_tile(raw_b.data(), whole, 0, N, tb, trans_b);
       if (neg_b) for (float& x : whole.v) x = -x;
-      sparse_multiply(a.v.data(), ta, columns.data(), whole.v.data(), tb, c.data(), N, K, hopper_sums(ta, half));
+      sparse_multiply(a.v.data(), ta, columns.data(), whole.v.data(), tb, c.data(), N, K,
+                      hopper_sums(ta, half));
     }
-    if (half) each([](int i, u64& reg, float& x) { reg = i & 1 ? reg | u64(encode(x, F16)) << 16 : encode(x, F16); });
+    if (half)
+      each([](int i, u64& reg, float& x) { reg = i & 1 ? reg | u64(encode(x, F16)) << 16 : encode(x, F16); });
     else each([](int, u64& reg, float& x) { reg = bits(x); });
     for (int i = 0; i < nd; i++) {
       u32 valid = ~0u;
       for (int t = 0; t < 32 && m->cfg.allow_uninit_mma; t++)
         for (int v = i * values; v < (i + 1) * values; v++)
-          if (a.bad[size_t(t / 4 + 8 * (v >> 1 & 1))] || bad_b[size_t(2 * (t % 4) + (v & 1) + 8 * (v >> 2))]) valid &= ~(1u << t);
+          if (a.bad[size_t(t / 4 + 8 * (v >> 1 & 1))] || bad_b[size_t(2 * (t % 4) + (v & 1) + 8 * (v >> 2))])
+            valid &= ~(1u << t);
       u32& init = wp->init[size_t(d[size_t(i)])];
       init = accumulate ? init & valid : valid;
     }

@@ -21,7 +21,7 @@ inline constexpr u64 WIN_SIZE = 0x10000000000;
 inline constexpr u32 SMEM_RESERVED = 1024, RANK_SHIFT = 24;
 inline constexpr int TMEM_LANES = 128, TMEM_COLS = 512;
 
-// A fact that ends execution: thrown after the finding was recorded.
+// Thrown to end execution, after the finding was recorded.
 struct Stop {
   std::string why;
 };
@@ -43,16 +43,16 @@ struct Group {
   int pc;
   u32 mask;
   Wait wait;
-  bool timed_out = false;  // a suspended try_wait is to answer false once
-  bool lapped = false;     // its mbarrier went on by more than the phase that it waits for
-  bool overtaken = false;  // a lapped wait is to answer true
+  bool timed_out = false;  // a suspended try_wait shall answer false, once
+  bool lapped = false;     // the mbarrier completed a whole phase more than the one waited for
+  bool overtaken = false;  // a lapped wait shall answer true
 };
 
 struct Cta;
 struct Cluster;
 struct Warp;
 
-// An operation in flight. step() does its next part and says whether it is finished.
+// An asynchronous operation in flight. step() does its next part and returns true when it is finished.
 struct AsyncOp {
   const char* kind;
   Warp* warp;
@@ -71,18 +71,18 @@ struct BulkOp {
   bool read_done = false, done = false;
   u32 slot = 0, clk = 0;
   int pc = -1;
-  bool awaited = false;  // by a wait for its group: nothing else orders the end of the CTA after its reads
+  bool awaited = false;  // a thread waited for its group: only that orders its reads before the CTA's end
 };
 
 struct Counters {
   u64 instructions = 0, by_op[OP_COUNT] = {}, barrier_waits = 0, spins = 0;
 };
 
-// A release by lanes that were not ordered after all that the other lanes of their warp had done.
+// A release by some lanes that need not cover everything that the other lanes of their warp had done.
 struct Handover {
-  u32 at, clk;  // the warp's instruction, and its clock, of which a reader learns
-  bool whole;   // everything after all
-  u32 upto[32];  // of each lane, the last instruction that it covers
+  u32 at, clk;   // the warp's instruction count, and its clock that an acquirer learns of
+  bool whole;    // it covers everything that all lanes did
+  u32 upto[32];  // for each lane, the last instruction that it covers
 };
 
 struct Warp {
@@ -90,62 +90,64 @@ struct Warp {
   int index = 0;
   u32 actor = 0;  // first of P_COUNT actors
   u64* regs = nullptr;
-  std::vector<u32> init;        // lanes in which every bit of a register was written
-  std::unordered_map<s64, std::array<u64, 32>> partial;  // bits that were written, where some lane has a part of them
-  std::vector<u8> busy;       // 1: tcgen05.ld pending, 2: accumulator of a wgmma in flight, 3: its A
-  std::vector<u32> written;   // instruction count of the last write by an instruction
+  std::vector<u32> init;  // per register: the lanes in which every bit was written
+  // Per register that some lane wrote only in part: the written bits of each lane.
+  std::unordered_map<s64, std::array<u64, 32>> partial;
+  std::vector<u8> busy;      // per register: 1 tcgen05.ld pending, 2 D of a wgmma in flight, 3 its A
+  std::vector<u32> written;  // per register: icount at the last write by an instruction
   std::vector<Group> groups;
-  std::vector<u8> local;  // of all lanes; empty until the first access
+  std::vector<u8> local;  // local memory of all lanes; empty until the first access
   u32 exited = 0, present = 0;
   Clock clock;
   VC ta;
   std::shared_ptr<const Clock> snapshot;
-  std::map<std::pair<u64, int>, Clock> pending_acquire;  // (location, cluster) -> what a relaxed read saw released
-  Clock fenced;  // what the last release fence covers
+  std::map<std::pair<u64, int>, Clock> pending_acquire;  // (location, cluster) -> clock a relaxed read saw
+  Clock fenced;                                          // what the last release fence covers
 
   std::deque<AsyncRef> cp_queue, wgmma_queue, tc_queue[3];
   u64 cp_open = 1, wgmma_open = 1;  // numbers of the groups that are still open
-  u32 cp_clk = 1;              // clock of the pipe of cp.async: a step for every group and every arrival that covers copies
-  std::vector<u32> cp_ended;   // of the groups that were committed, the clock of their end
+  u32 cp_clk = 1;  // clock of the cp.async pipe: a step for every group and every arrival that covers copies
+  std::vector<u32> cp_ended;  // per committed group: the clock of its end
   u64 bulk_open = 1;
   std::vector<std::shared_ptr<BulkOp>> bulk;
   u32 tc_clk = 1, tld_clk = 1, tst_clk = 1;
   u32 wgmma_fence_at = 0;
-  std::vector<std::pair<u64, int>> wgmma_regs;  // group, a register it owns
+  std::vector<std::pair<u64, int>> wgmma_regs;  // (group, register that it owns)
   std::vector<int> tld_regs;
   u32 icount = 0;
   int maxnreg = 0;
-  u32 met[32][32] = {};  // [lane][other]: the last instruction of the other that the lane's own are ordered after
-  u32 all_met = 0;       // the last instruction that all lanes' are ordered after
-  u32 touched[32] = {};  // of each lane, the last instruction that accessed shared memory
-  std::vector<Handover> handovers;  // the releases by some lanes, and the first by all after each
-  u32 handed_from = 0;              // what was before this instruction is no longer in them
-  u32 lagging = 0;                  // lanes that have not met those which waited for the warp, and what they know
-  VC lag;
-  std::map<u64, Clock> maps_seen;  // tensor map in memory -> what was ordered before the last acquire fence on it
-  std::map<u64, s64> seen_phase;  // mbarrier -> last phase that this warp saw complete
-  std::map<int, u64> looked;      // strong load of global memory -> hash of what it found last
-  bool polled = false;            // found nothing new, and nobody has written there since
+  // Instructions are counted by icount.
+  u32 met[32][32] = {};  // [lane][other]: last instruction of `other` that the lane is ordered after
+  u32 all_met = 0;       // last instruction that all lanes are ordered after
+  u32 touched[32] = {};  // per lane: last instruction that accessed shared memory
+  std::vector<Handover> handovers;  // releases by some lanes, and after each the first release by all
+  u32 handed_from = 0;              // handovers before this instruction were dropped
+  u32 lagging = 0;                  // lanes that have not synchronised with the lanes that acquired last,
+  VC lag;                           // and the warp's clock before that acquire
+  std::map<u64, Clock> maps_seen;   // tensor map in memory -> clock at the last acquire fence on it
+  std::map<u64, s64> seen_phase;    // mbarrier -> last phase that this warp saw complete
+  std::map<int, u64> looked;        // pc of a strong global load -> hash of the values it read last
+  bool polled = false;              // the last strong load read nothing new, and nobody wrote there since
   u64 cluster_gen = 0;
-  u32 cluster_arrived = 0;  // lanes
+  u32 cluster_arrived = 0;  // lanes that arrived at the cluster barrier
   u32 streak = 0;
   int last_pc = -1;
   Counters count;
   bool done() const { return (exited & present) == present; }
 };
 
-// Which lane of which warp stored to a byte of shared memory last and which has read it since, and at which instruction of
-// the warp; a lane of 32 stands for all of them. Zero: none.
+// Per byte of shared memory: the warp, lane and instruction of the last store, and of the last read since
+// then. Warps count from 1 (0: none); lane 32 stands for several lanes.
 struct LaneMark {
   u32 stored_at, read_at;
   u8 stored_warp, read_warp, stored_lane, read_lane;
 };
 
 struct Named {  // bar.sync
-  u32 expected = 0, arrived = 0;  // expected 0: every live thread of the CTA
+  u32 expected = 0, arrived = 0;  // threads; expected 0: every live thread of the CTA
   u64 generation = 0;
   Clock cur, last;
-  int first_pc = -1;  // an instruction that came here
+  int first_pc = -1;  // an instruction that used this barrier
   u32 red_count = 0, red_and = 1, red_or = 0;
   u32 out_count = 0, out_and = 0, out_or = 0;
   std::vector<std::pair<int, int>> who;
@@ -156,7 +158,7 @@ struct MBar {
   u32 expected = 0, pending = 0;
   s64 tx = 0;
   u64 phase = 0;
-  u64 awaited = 0;  // phases whose end a thread waited for: the answer came from an arrival, and not from a fresh barrier
+  u64 awaited = 0;  // phases whose end a thread waited for; a fresh barrier's "phase -1 is complete" is none
   Clock cur, done;
   int init_pc = -1, init_warp = -1;
   std::set<std::pair<int, int>> arrived, arrived_last;  // (warp, pc)
@@ -165,14 +167,16 @@ struct MBar {
 struct Tmem {
   std::vector<u32> data;
   std::vector<Shadow> shadow;
-  int owner[TMEM_COLS];        // allocation number or -1
-  bool freed[TMEM_COLS] = {};  // was allocated before
-  std::map<int, std::pair<int, int>> blocks;  // number -> first column, count
+  int owner[TMEM_COLS];        // per column: number of its allocation, or -1
+  bool freed[TMEM_COLS] = {};  // per column: it was allocated before
+  std::map<int, std::pair<int, int>> blocks;  // number of an allocation -> first column, columns
   int next = 0;
   bool relinquished = false;
-  int granted = -1;  // columns that the other CTA of the pair took for both
+  int granted = -1;  // first column of an allocation that the other CTA of the pair made for both
   std::map<int, int> alloc_pc;
-  Tmem() : data(TMEM_LANES * TMEM_COLS), shadow(TMEM_LANES * TMEM_COLS) { std::fill(owner, owner + TMEM_COLS, -1); }
+  Tmem() : data(TMEM_LANES * TMEM_COLS), shadow(TMEM_LANES * TMEM_COLS) {
+    std::fill(owner, owner + TMEM_COLS, -1);
+  }
 };
 
 struct Cta {
@@ -180,11 +184,12 @@ struct Cta {
   int linear = 0, rank = 0;
   u32 id[3] = {};
   std::vector<Warp> warps;
-  std::unique_ptr<u64, void (*)(void*)> registers{nullptr, std::free};  // calloc: untouched registers cost nothing
+  std::unique_ptr<u64, void (*)(void*)> registers{nullptr,
+                                                  std::free};  // calloc: untouched pages cost nothing
   std::vector<u8> smem;
   std::vector<Shadow> shadow;
-  std::unique_ptr<LaneMark, void (*)(void*)> lane_marks{nullptr, std::free};  // calloc, of smem's size
-  bool handed = false;  // does any warp have handovers
+  std::unique_ptr<LaneMark, void (*)(void*)> lane_marks{nullptr, std::free};  // calloc; one per byte of smem
+  bool handed = false;  // some warp has handovers
   std::map<u32, MBar> mbars;
   Named bars[16];
   std::unique_ptr<Tmem> tmem;
@@ -192,7 +197,7 @@ struct Cta {
   bool finished = false;
 };
 
-struct PairMeeting {  // of the two CTAs of a pair, for collective tcgen05 instructions
+struct PairMeeting {  // the two CTAs of a pair meet in collective tcgen05 instructions
   int arrived = 0;
   u64 generation = 0;
 };
@@ -201,7 +206,7 @@ struct Cluster {
   std::map<std::pair<int, int>, PairMeeting> meetings;  // (pair, instruction)
   int index = 0;
   std::vector<std::unique_ptr<Cta>> ctas;
-  std::vector<AsyncRef> pool;  // unordered operations
+  std::vector<AsyncRef> pool;  // asynchronous operations that complete in any order
   size_t actors = 0;
   u32 slots_first = 0, slots_next = 0;
   std::vector<u32> slot_clk;
@@ -210,7 +215,8 @@ struct Cluster {
   u64 generation = 0;
   Clock cur, last;
   bool finished = false;
-  // As of the last look, which holds until a warp or a copy of the cluster takes a step.
+  // Cache of Machine::look(); `touched` after a step of a warp or of an asynchronous operation of the
+  // cluster.
   bool touched = true;
   std::vector<Warp*> runnable, polling;
   std::vector<std::deque<AsyncRef>*> queues;
@@ -224,8 +230,8 @@ struct GlobalRegion {
   Region r;
   std::string name;
   std::map<u64, std::unique_ptr<Page>> pages;
-  // The last read of every two bytes of a page. One reader is kept, not a set of them: enough to find a write that is
-  // not ordered after it, under one interleaving or the next.
+  // Per page: the last read of every two bytes. Keeping one reader instead of a set finds an unordered write
+  // under some interleaving, if not under every one.
   using Readers = std::array<u32, 2048>;
   std::vector<std::unique_ptr<Readers>> readers;
   Readers* readers_of(u64 page, bool make) {
@@ -239,9 +245,9 @@ struct GlobalRegion {
   }
 };
 
-// A checked stretch of memory.
 struct HeldOperand;
 
+// A checked range of memory.
 struct Loc {
   u8* p = nullptr;
   Shadow* shadow = nullptr;  // shared memory only
@@ -252,23 +258,25 @@ struct Loc {
 };
 
 struct Stats {
-  u64 global_read = 0, global_written = 0, shared_read = 0, shared_written = 0, async_read = 0, async_written = 0;
+  u64 global_read = 0, global_written = 0, shared_read = 0, shared_written = 0, async_read = 0,
+      async_written = 0;
   u64 tmem_read = 0, tmem_written = 0, bank_conflicts = 0, shared_accesses = 0, mma_flops = 0, async_ops = 0;
   u64 global_sectors = 0;
 };
 
-// What a launch reached.
+// Coverage of a launch.
 struct Reached {
-  std::vector<u64> visits;  // of each instruction: times that a lane executed it
-  std::vector<u8> ways;     // of each branch: 1 some lane took it, 2 some lane did not
+  std::vector<u64> visits;  // per instruction: how often some lane executed it
+  std::vector<u8> ways;     // per branch: 1 if some lane took it, plus 2 if some lane did not
   struct Barrier {
     u32 expected = 0;
-    u64 phases = 0, awaited = 0;  // the most of any CTA
+    u64 phases = 0, awaited = 0;  // maximum over the CTAs
   };
-  std::map<std::array<int, 3>, Barrier> barriers;  // kind (0 mbarrier, 1 named), instruction, offset or number
+  std::map<std::array<int, 3>, Barrier> barriers;  // kind (0 mbarrier, 1 named), pc, offset or number
 };
 
-// Whether an arrival is ordered after the end of the phase before: by the clock, as the lane before found, or not.
+// How to tell whether an arrival is ordered after the end of the previous phase: by the clock that it
+// carries, by its warp's clock (it carries less); or it is known to be (done), or not to be (apart).
 enum class PhaseCheck { clock, program, done, apart };
 
 class Machine {
@@ -279,7 +287,8 @@ class Machine {
   void one_cta_group();
 
   // ---- findings
-  void find(const char* code, bool error, const Warp* w, int pc, const std::string& msg, const Event* other = nullptr);
+  void find(const char* code, bool error, const Warp* w, int pc, const std::string& msg,
+            const Event* other = nullptr);
   [[noreturn]] void fatal(const char* code, const Warp* w, int pc, const std::string& msg);
   void conflict(Conflict c, const Warp& w, int pc, const std::string& what, u32 other, bool write);
 
@@ -336,21 +345,21 @@ class Machine {
   Shadows shadows;
   std::vector<std::shared_ptr<HeldOperand>> held_operands;  // operand.cpp
   size_t next_held = 0;
-  std::map<u64, std::map<int, Clock>> locations;  // location -> cluster -> what it released there
+  std::map<u64, std::map<int, Clock>> locations;  // location -> cluster -> clock that it released there
   Stats stats;
   Reached reached;
   void note_mbar(u32 offset, const MBar& b);
   std::vector<Finding> findings;
-  u64 executed = 0, retries = 0, last_progress = 0;  // executed counts the retries of waiting instructions too
-  u64 last_end = 0;  // of a cluster
-  std::unordered_map<u64, std::vector<Warp*>> watched;  // so many bytes of global memory -> warps that have polled them
+  u64 executed = 0, retries = 0, last_progress = 0;  // `executed` includes retries of waiting instructions
+  u64 last_end = 0;                                  // `executed` when a cluster last ended
+  std::unordered_map<u64, std::vector<Warp*>> watched;  // block of global memory -> warps that polled it
   std::mt19937_64 rng;
 
   // ---- scheduler
   s64 cancel_cluster();  // take the next cluster that has not started; -1: there is none
   void cluster_origin(s64 index, s64* id) const;
   std::vector<std::unique_ptr<Cluster>> active;
-  // The last things that happened: an instruction of a warp, or a part of an operation in flight that it issued.
+  // The last events: an instruction of a warp, or a part of an asynchronous operation that the warp issued.
   struct TraceEvent {
     int cta, warp, pc, async;
   };
@@ -370,7 +379,8 @@ class Machine {
   bool ready(Warp& w, Group& g);
   int pick_group(Warp& w);
   bool step(Warp& w);
-  void collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>>& out, std::vector<std::pair<Cluster*, size_t>>& pool);
+  void collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>>& out,
+                     std::vector<std::pair<Cluster*, size_t>>& pool);
   void look(Cluster& c);
   bool run_async();
   bool run_one_async(std::deque<AsyncRef>& q);
@@ -391,7 +401,7 @@ u64 reduce_value(int op, int ty, u64 old, u64 x);
 bool named_complete(const Cta& c, const Named& b);
 void named_release(Named& b);
 bool cluster_complete(const Cluster& cl);
-// Does a queue still hold an operation of a group up to the given one?
+// Does a queue still hold an operation of this group or an earlier one?
 inline bool pending_group(const std::deque<AsyncRef>& q, u64 group) {
   for (auto& op : q)
     if (op->group <= group) return true;
@@ -409,14 +419,14 @@ struct Exec {
   const Operand* o;
   int pc;
   u32 mask;  // executing lanes (guard applied)
-  bool copying = false, pending = false;  // a move may read what a tcgen05.ld has not delivered yet
+  bool copying = false, pending = false;  // a move may read a register whose tcgen05.ld is pending
 
   Flow run();
   // operands
   struct Val {
     const u64* v;
     u32 valid;      // lanes in which every bit was written
-    s64 slot = -1;  // the register, of which a part may have been written
+    s64 slot = -1;  // the register: other lanes may have written a part of its bits
     u64 buf[32];
     u64 operator[](int i) const { return v[i]; }
   };
@@ -426,17 +436,17 @@ struct Exec {
   u64* dst(int i, u32 valid);            // null for the sink; marks lanes written
   bool has(int i) const { return i < in.count && o[i].kind != K_NONE; }
   void need(u32 valid, const char* what, int i);
-  // Uninitialised state is followed bit by bit, as far as an operation lets it be.
-  u64 known(const Val& v, u32 l) const;    // bits of a lane's value that were written
-  u32 known_low(const Val& v, int n) const;  // lanes in which the low n bits were
+  // Uninitialised state is tracked bit by bit, as far as the operation allows.
+  u64 known(const Val& v, u32 l) const;      // written bits of a lane's value
+  u32 known_low(const Val& v, int n) const;  // lanes in which the low n bits were written
   u64 known_result(u32 l, const Val* const* v, int sources) const;
   u64 known_conversion(u32 l, const Val* v, int values, const Val& random) const;
   u64 halves_known(u32 l, const Val* v, int n, int from, int to) const;
-  void mark(int i, const u64* known);      // after dst(i): which bits of the result are
+  void mark(int i, const u64* known);  // after dst(i): which bits of the result count as written
   int first() const { return __builtin_ctz(mask); }
   void complete_loads();
   [[noreturn]] void unsupported(const std::string& why);
-  void aligned();  // all live lanes of the warp must be here
+  void aligned();  // an error unless all live lanes of the warp execute this instruction
 
   void alu();
   void cvt();
@@ -451,7 +461,7 @@ struct Exec {
   void load();
   void store();
   u8* local_at(u32 lane, u64 addr, u64 size);
-  void note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char* what);  // value: of a store
+  void note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char* what);  // value: null for a read
   void lanes_met(u32 lanes);
   bool apart(u32 lane, u32 other, u32 at) const;
   bool know_others(u32 lanes, u32* upto) const;
@@ -483,7 +493,7 @@ struct Exec {
   Flow tcgen();
   void tc_mma();
   struct Scaling {
-    int block = 0;  // elements of K that share a factor; 0: none do
+    int block = 0;  // elements of K that share a scale factor; 0: no scaling
     int id_a = 0, id_b = 0;
     bool e8m0 = false;
   };
@@ -493,7 +503,7 @@ struct Exec {
   void tc_copy();
 };
 
-// Does [at, at + size) lie below end? Addresses come from the program: the sum may wrap around.
+// Is at + size <= end? Addresses come from the program, so the sum may wrap around.
 inline bool within(u64 at, u64 size, u64 end) { return at <= end && size <= end - at; }
 
 std::string json_escape(const std::string& s);

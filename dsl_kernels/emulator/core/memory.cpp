@@ -1,4 +1,4 @@
-// Address resolution and the checks made on every access.
+// Address resolution, and the checks of every access.
 #include <algorithm>
 
 #include "machine.hpp"
@@ -18,14 +18,18 @@ Loc Machine::global_at(Warp& w, int pc, u64 addr, u64 size, const char* what, bo
   if (!r || size > u64(r->r.base + r->r.size) - addr) {
     std::string near;
     for (auto& x : regions) {
-      if (addr + size > u64(x->r.base) && addr < u64(x->r.base + x->r.size) + 65536 && addr + 65536 > u64(x->r.base))
-        near += "; argument '" + x->name + "' covers " + hex(u64(x->r.base)) + " to " + hex(u64(x->r.base + x->r.size));
+      if (addr + size > u64(x->r.base) && addr < u64(x->r.base + x->r.size) + 65536 &&
+          addr + 65536 > u64(x->r.base))
+        near += "; argument '" + x->name + "' covers " + hex(u64(x->r.base)) + " to " +
+                hex(u64(x->r.base + x->r.size));
     }
     fatal("out-of-bounds-global", &w, pc,
-          std::string(what) + " of " + std::to_string(size) + " bytes at " + hex(addr) + " is outside every argument" + near);
+          std::string(what) + " of " + std::to_string(size) + " bytes at " + hex(addr) +
+              " is outside every argument" + near);
   }
   if (write && !r->r.writable)
-    fatal("write-to-read-only", &w, pc, std::string(what) + " writes to '" + r->name + "', which is read-only");
+    fatal("write-to-read-only", &w, pc,
+          std::string(what) + " writes to '" + r->name + "', which is read-only");
   Loc l;
   l.region_offset = addr - u64(r->r.base);
   l.p = reinterpret_cast<u8*>(r->r.host) + l.region_offset;
@@ -37,16 +41,22 @@ Loc Machine::shared_at(Warp& w, int pc, u64 addr, u64 size, u32 align, const cha
   u64 rank = addr >> RANK_SHIFT & 0xFF, off = addr & 0xFFFFFF;
   Cluster& cl = *w.cta->cluster;
   if (addr >> 32 || rank >= cl.ctas.size())
-    fatal("out-of-bounds-shared", &w, pc, std::string(what) + " at shared address " + hex(addr) + ": no such CTA in the cluster");
+    fatal("out-of-bounds-shared", &w, pc,
+          std::string(what) + " at shared address " + hex(addr) + ": no such CTA in the cluster");
   Cta* c = cl.ctas[rank].get();
   if (off < SMEM_RESERVED || !within(off, size, u64(cfg.smem_end)))
     fatal("out-of-bounds-shared", &w, pc,
-          std::string(what) + " of " + std::to_string(size) + " bytes at shared offset " + std::to_string(off) +
-              " is outside the CTA's shared memory [" + std::to_string(SMEM_RESERVED) + ", " + std::to_string(cfg.smem_end) + ")");
+          std::string(what) + " of " + std::to_string(size) + " bytes at shared offset " +
+              std::to_string(off) + " is outside the CTA's shared memory [" + std::to_string(SMEM_RESERVED) +
+              ", " + std::to_string(cfg.smem_end) + ")");
   if (off & (align - 1))
-    fatal("misaligned", &w, pc, std::string(what) + " at shared offset " + std::to_string(off) + " needs alignment " + std::to_string(align));
+    fatal("misaligned", &w, pc,
+          std::string(what) + " at shared offset " + std::to_string(off) + " needs alignment " +
+              std::to_string(align));
   if (c->finished && c != w.cta)
-    fatal("dsmem-after-exit", &w, pc, std::string(what) + " reaches the shared memory of CTA rank " + std::to_string(rank) + ", which has exited");
+    fatal("dsmem-after-exit", &w, pc,
+          std::string(what) + " reaches the shared memory of CTA rank " + std::to_string(rank) +
+              ", which has exited");
   Loc l;
   l.offset = u32(off);
   l.p = c->smem.data() + off;
@@ -64,12 +74,15 @@ Loc Machine::resolve(Warp& w, int pc, u64 addr, u64 size, int space, u32 align, 
   }
   if (space == 2 || space == 5) return shared_at(w, pc, addr, size, align, what);
   if (addr & (align - 1))
-    fatal("misaligned", &w, pc, std::string(what) + " at address " + hex(addr) + " needs alignment " + std::to_string(align));
+    fatal("misaligned", &w, pc,
+          std::string(what) + " at address " + hex(addr) + " needs alignment " + std::to_string(align));
   if (space == 1) return global_at(w, pc, addr, size, what, false);
   Loc l;
   if (space == 3) {
     if (!within(addr, size, params.size()))
-      fatal("out-of-bounds-param", &w, pc, std::string(what) + " at parameter offset " + std::to_string(addr) + " of " + std::to_string(params.size()));
+      fatal("out-of-bounds-param", &w, pc,
+            std::string(what) + " at parameter offset " + std::to_string(addr) + " of " +
+                std::to_string(params.size()));
     l.p = params.data() + addr;
   } else {
     fatal("unsupported", &w, pc, "local memory is addressed lane by lane; this form does not reach it");
@@ -83,7 +96,8 @@ void Machine::note_read(const Loc& l, u64 n, const Access& a, Warp& w, int pc, c
   if (l.shadow) {
     Conflict k = shadows.read(l.shadow, n, a, at, other);
     if (k != Conflict::none)
-      conflict(k, w, pc, std::string(what) + " of shared byte " + std::to_string(l.offset + at), other, false);
+      conflict(k, w, pc, std::string(what) + " of shared byte " + std::to_string(l.offset + at), other,
+               false);
     return;
   }
   if (!l.region) return;
@@ -103,7 +117,9 @@ void Machine::note_read(const Loc& l, u64 n, const Access& a, Warp& w, int pc, c
         lw = e;
         Conflict k = shadows.order(e, a);
         if (k == Conflict::race || k == Conflict::proxy) {
-          conflict(k, w, pc, std::string(what) + " of global '" + l.region->name + "' byte " + std::to_string(o + i), e, false);
+          conflict(k, w, pc,
+                   std::string(what) + " of global '" + l.region->name + "' byte " + std::to_string(o + i), e,
+                   false);
           return;
         }
       }
@@ -119,7 +135,8 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
     // Ordinary data written over a live mbarrier destroys it.
     auto it = l.cta->mbars.upper_bound(u32(l.offset + n - 1));
     if (it != l.cta->mbars.begin() && (--it)->second.live && it->first + 8 > l.offset)
-      find("mbarrier-overwritten", true, &w, pc, std::string(what) + " overwrites the mbarrier at shared offset " + std::to_string(it->first));
+      find("mbarrier-overwritten", true, &w, pc,
+           std::string(what) + " overwrites the mbarrier at shared offset " + std::to_string(it->first));
     Conflict k = shadows.write(l.shadow, n, a, at, other);
     if (k != Conflict::none)
       conflict(k, w, pc, std::string(what) + " of shared byte " + std::to_string(l.offset + at), other, true);
@@ -137,7 +154,10 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
         if (!e || e == last) continue;
         last = e;
         if (shadows.order(e, a) == Conflict::race)
-          conflict(Conflict::race, w, pc, std::string(what) + " of global '" + l.region->name + "' byte " + std::to_string((o & ~u64(4095)) + 2 * i), e, true);
+          conflict(Conflict::race, w, pc,
+                   std::string(what) + " of global '" + l.region->name + "' byte " +
+                       std::to_string((o & ~u64(4095)) + 2 * i),
+                   e, true);
       }
     }
     auto& page = l.region->pages[o >> 12];
@@ -146,12 +166,15 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
     if (a.value) here.value = a.value + done, here.held = a.held + done;
     Conflict k = shadows.write(page->s + (o & 4095), part, here, at, other);
     if (k == Conflict::same || k == Conflict::race || k == Conflict::proxy)
-      conflict(k, w, pc, std::string(what) + " of global '" + l.region->name + "' byte " + std::to_string(o + at), other, true);
+      conflict(k, w, pc,
+               std::string(what) + " of global '" + l.region->name + "' byte " + std::to_string(o + at),
+               other, true);
     done += part;
   }
 }
 
-// A warp that looks at global memory again and finds the same polls: it need not run before somebody writes near there.
+// A warp that repeats a load of global memory and reads the same polls: it need not run until somebody writes
+// there.
 static const int WATCHED_BITS = 9;
 
 void Machine::poll(Warp& w, u64 address) {
@@ -200,34 +223,44 @@ void Machine::conflict(Conflict k, const Warp& w, int pc, const std::string& wha
   switch (k) {
     case Conflict::none: return;
     case Conflict::same:
-      // PTX ISA, memory consistency model, conflict and data-races: it is a race; its coherence order leaves it open which
-      // of the two stores lasts, and either leaves this value. Compilers let several warps store a constant so.
-      find("same-value-race", cfg.strict_races != 0, &w, pc, what + " is not ordered after an earlier store of the same value", &e);
+      // PTX ISA, memory consistency model: a data race, but either order of the two stores leaves the same
+      // value. Compilers let several warps store the same constant.
+      find("same-value-race", cfg.strict_races != 0, &w, pc,
+           what + " is not ordered after an earlier store of the same value", &e);
       return;
     case Conflict::uninit: find("uninit-memory", true, &w, pc, what + ", which nothing has written"); return;
     case Conflict::proxy:
       if (e.flags & EV_ALLOC) {
-        // No clause of the PTX ISA says through which proxy tcgen05.alloc writes the address (its section on tcgen05 memory
-        // consistency names that of mma and cp), and Triton reuses the word so in every kernel.
+        // The PTX ISA does not say through which proxy tcgen05.alloc writes the address (its section on
+        // tcgen05 memory consistency names the proxy of mma and cp only), and Triton reuses the word in this
+        // way in every kernel.
         find("missing-proxy-fence-alloc", cfg.strict_fences != 0, &w, pc,
-             what + " through the asynchronous proxy, after tcgen05.alloc with no fence.proxy.async between", &e);
+             what + " through the asynchronous proxy, after tcgen05.alloc with no fence.proxy.async between",
+             &e);
         return;
       }
       if (e.flags & EV_CPASYNC) {
-        // Public kernels that are known to work leave this fence out, CUTLASS's cp.async main loops among them.
+        // Public kernels that are known to work omit this fence, among them CUTLASS's cp.async main loops.
         find("missing-proxy-fence-cp-async", cfg.strict_fences != 0, &w, pc,
-             what + " through the asynchronous proxy, after a cp.async with no fence.proxy.async between", &e);
+             what + " through the asynchronous proxy, after a cp.async with no fence.proxy.async between",
+             &e);
         return;
       }
       find("missing-proxy-fence", true, &w, pc,
-           what + " through the asynchronous proxy, after a write through the generic proxy with no fence.proxy.async between", &e);
+           what +
+               " through the asynchronous proxy, after a write through the generic proxy with no "
+               "fence.proxy.async between",
+           &e);
       return;
     case Conflict::tcfence:
       find("missing-tcgen05-fence", cfg.strict_fences != 0, &w, pc,
            what + " is synchronised but lacks tcgen05.fence::before_thread_sync or ::after_thread_sync", &e);
       return;
     case Conflict::race:
-      find("race", true, &w, pc, what + (write ? " is not ordered after an earlier access" : " is not ordered after the write of it"), &e);
+      find("race", true, &w, pc,
+           what +
+               (write ? " is not ordered after an earlier access" : " is not ordered after the write of it"),
+           &e);
       return;
   }
 }

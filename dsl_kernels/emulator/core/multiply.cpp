@@ -1,8 +1,9 @@
-// Products of matrices as the tensor cores sum them, and the numbers that their operands are. Which sum an element is and
-// in which order it is summed is fixed; elements are worked on side by side.
+// Matrix products in the arithmetic of the tensor cores, and the conversion of their operands. The order of
+// each element's sum is fixed; several elements are computed side by side.
 #include "operand.hpp"
 
-// The loops below are compiled twice, and the processor chooses. Results are the same: nothing is fused or reassociated.
+// The loops below are compiled with and without AVX2, and the CPU selects at run time. The results are the
+// same: the compiler fuses and reassociates nothing.
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__)
 #define WIDE __attribute__((target_clones("avx2", "default")))
 #else
@@ -18,7 +19,7 @@ using Eight = float __attribute__((vector_size(32), aligned(4), may_alias));
 const Eight& eight(const float* p) { return *reinterpret_cast<const Eight*>(p); }
 Eight& eight(float* p) { return *reinterpret_cast<Eight*>(p); }
 
-// f16 to float as decode() does, without a branch: every NaN becomes the quiet one.
+// f16 to float like decode(), without a branch; every NaN becomes the quiet one.
 inline u32 f16_bits(u32 h) {
   u32 magnitude = h & 0x7FFF, sign = (h & 0x8000) << 16;
   u32 finite = u32(bits(as_f32(u64(magnitude) << 13) * 0x1p112f));
@@ -35,7 +36,6 @@ struct Table {
 
 }  // namespace
 
-// The elements of 16 bytes as floats, `per` of them.
 void convert_unit(const u8* from, float* to, int ty, int per) {
   int width = TYPE_BITS[ty];
   if (width == 16) {
@@ -60,7 +60,7 @@ void convert_unit(const u8* from, float* to, int ty, int per) {
     if (width >= 8) {
       std::memcpy(&raw, from + e * (width / 8), size_t(width / 8));
     } else {
-      u16 two = 0;  // an element may lie across two bytes
+      u16 two = 0;  // an element may cross a byte boundary
       std::memcpy(&two, from + e * width / 8, e * width / 8 < 15 ? 2 : 1);
       raw = u32(low(two >> (e * width % 8), width));
     }
@@ -68,7 +68,7 @@ void convert_unit(const u8* from, float* to, int ty, int per) {
   }
 }
 
-// c[m][n] += a[m][k] * b[k][n] in the order of k, four rows of sixteen columns at a time.
+// c[m][n] += a[m][k] * b[k][n] in the order of k, in blocks of 4 rows and 16 columns.
 WIDE void multiply(const float* a, const float* b, float* c, size_t M, size_t N, size_t K) {
   size_t m = 0, wide = N / 16 * 16;
   for (; m + 4 <= M; m += 4) {
@@ -76,7 +76,8 @@ WIDE void multiply(const float* a, const float* b, float* c, size_t M, size_t N,
     for (size_t n = 0; n < wide; n += 16) {
       float* c0 = c + m * N + n;
       Eight s00 = eight(c0), s01 = eight(c0 + 8), s10 = eight(c0 + N), s11 = eight(c0 + N + 8);
-      Eight s20 = eight(c0 + 2 * N), s21 = eight(c0 + 2 * N + 8), s30 = eight(c0 + 3 * N), s31 = eight(c0 + 3 * N + 8);
+      Eight s20 = eight(c0 + 2 * N), s21 = eight(c0 + 2 * N + 8), s30 = eight(c0 + 3 * N),
+            s31 = eight(c0 + 3 * N + 8);
       const float* row = b + n;
       for (size_t k = 0; k < K; k++, row += N) {
         Eight b0 = eight(row), b1 = eight(row + 8);
@@ -87,7 +88,8 @@ WIDE void multiply(const float* a, const float* b, float* c, size_t M, size_t N,
         s30 += x3 * b0, s31 += x3 * b1;
       }
       eight(c0) = s00, eight(c0 + 8) = s01, eight(c0 + N) = s10, eight(c0 + N + 8) = s11;
-      eight(c0 + 2 * N) = s20, eight(c0 + 2 * N + 8) = s21, eight(c0 + 3 * N) = s30, eight(c0 + 3 * N + 8) = s31;
+      eight(c0 + 2 * N) = s20, eight(c0 + 2 * N + 8) = s21, eight(c0 + 3 * N) = s30,
+                     eight(c0 + 3 * N + 8) = s31;
     }
     for (size_t i = 0; i < 4; i++)
       for (size_t k = 0; k < K; k++)
@@ -104,7 +106,7 @@ void multiply(const Tile& a, const Tile& b, std::vector<float>& acc) {
 
 namespace {
 
-constexpr int NOTHING = -10000;  // exponent of zero
+constexpr int NOTHING = -10000;  // the exponent of zero
 constexpr int MAX_M = 16;
 
 int least_exponent(int ty) { return ty == TY_f16 || ty == TY_e5m2 ? -14 : ty == TY_e4m3 ? -6 : -126; }
@@ -128,8 +130,8 @@ inline bool any(Ints x) {
 
 inline Ints not_finite(Eight x) { return (as_ints(x) & 0x7F800000) == 0x7F800000; }
 
-// Numbers as mantissa times two to the exponent that their format writes down: subnormal numbers keep the least one.
-// Those that are not finite count as zero.
+// Split numbers into mantissa and exponent as their format stores them: subnormal numbers have the least
+// exponent. Numbers that are not finite count as zero.
 inline void split(Eight x, int least, Eight& m, Ints& e) {
   Ints u = as_ints(x), magnitude = u & 0x7FFFFFFF, stored = (magnitude >> 23) - 127;
   Ints nothing = (magnitude == 0) | (stored == 128), normal = (stored >= least) & (stored > -127);
@@ -139,13 +141,13 @@ inline void split(Eight x, int least, Eight& m, Ints& e) {
   e = nothing ? Ints{} + NOTHING : normal ? stored : Ints{} + least;
 }
 
-// What is left of eight products of mantissas, of exponents e below the largest one.
+// Eight products of mantissas, shifted by e and truncated to integers.
 inline Ints kept(Eight product, Ints e) {
   Ints bottom = Ints{} - 100, scale = ((e > bottom ? e : bottom) + 127) << 23;
   return __builtin_convertvector(product * as_floats(scale), Ints);
 }
 
-// The least and the largest exponent of numbers; those that are zero or not finite do not count.
+// The range of exponents; numbers that are zero or not finite do not count.
 struct Range {
   Ints low = Ints{} + 1000, high = Ints{} - 1000;
   void add(Ints e) {
@@ -153,21 +155,23 @@ struct Range {
     low = counted < low ? counted : low, high = e > high ? e : high;
   }
   int least() const {
-    int found = low[0];
-    for (int i = 1; i < 8; i++) found = std::min(found, low[i]);
-    return found;
+    int x = low[0];
+    for (int i = 1; i < 8; i++) x = std::min(x, low[i]);
+    return x;
   }
   int most() const {
-    int found = high[0];
-    for (int i = 1; i < 8; i++) found = std::max(found, high[i]);
-    return found;
+    int x = high[0];
+    for (int i = 1; i < 8; i++) x = std::max(x, high[i]);
+    return x;
   }
 };
 
-// The exact sums of four products and accumulators, cut to the fraction that is kept, times two to the exponent.
+// The exact sums of four products and accumulators, with the fraction truncated, scaled by two to the
+// exponent.
 inline FourDoubles sums(const int* products, const int* added, const int* exponents, s64 fraction) {
   auto four = [](const int* p) { return *reinterpret_cast<const FourInts*>(p); };
-  FourDoubles exact = __builtin_convertvector(four(products), FourDoubles) + __builtin_convertvector(four(added), FourDoubles);
+  FourDoubles exact = __builtin_convertvector(four(products), FourDoubles) +
+                      __builtin_convertvector(four(added), FourDoubles);
   FourLongs cut = reinterpret_cast<FourLongs&>(exact) & fraction;
   FourLongs scale = (__builtin_convertvector(four(exponents), FourLongs) + 1023) << 52;
   return reinterpret_cast<FourDoubles&>(cut) * reinterpret_cast<FourDoubles&>(scale);
@@ -188,7 +192,8 @@ WIDE void split_factors(const float* b, int tb, int N, int K, Factors& into) {
   into.v = b, into.least = range.least(), into.most = range.most();
 }
 
-WIDE void hopper_multiply(const float* a, int ta, const Factors& of_b, float* c, int M, int N, int K, Summation how) {
+WIDE void hopper_multiply(const float* a, int ta, const Factors& of_b, float* c, int M, int N, int K,
+                          Summation how) {
   float am[MAX_M * MAX_K];
   int ae[MAX_M * MAX_K];
   const float *b = of_b.v, *bm = of_b.m;
@@ -198,7 +203,7 @@ WIDE void hopper_multiply(const float* a, int ta, const Factors& of_b, float* c,
     split(eight(a + i), least_exponent(ta), eight(am + i), ints(ae + i));
     of_a.add(ints(ae + i));
   }
-  // Is every product of two numbers a normal one, or zero?
+  // Is every product of two numbers zero or normal?
   const bool plain = of_a.least() + of_b.least >= -126 && of_a.most() + of_b.most <= 125;
   const s64 fraction = how.keep ? s64(~u64(0) << (52 - how.keep)) : -1;
   for (int m = 0; m < M; m++) {
@@ -216,14 +221,18 @@ WIDE void hopper_multiply(const float* a, int ta, const Factors& of_b, float* c,
         Ints e = ints(be + k * N + n) + exponent[k];
         most = e > most ? e : most;
       }
-      // The product of two mantissas fits a float, and so does what is left of it; the sum of all fits 32 bits. Where no
-      // product leaves the normal numbers, nor the scale, the numbers themselves do as well, with one scale for all.
+      // The product of two mantissas fits into a float, before and after truncation, and the sum fits into 32
+      // bits. If all products and the scale are normal numbers, multiply the numbers themselves, with one
+      // scale for all.
       const Ints power = how.bits - most;
       if (plain && !any((power < -126) | (power > 127))) {
         const Eight scaled = as_floats((power + 127) << 23);
-        for (int k = 0; k < K; k++) sum += __builtin_convertvector(a[m * K + k] * eight(b + k * N + n) * scaled, Ints);
+        for (int k = 0; k < K; k++)
+          sum += __builtin_convertvector(a[m * K + k] * eight(b + k * N + n) * scaled, Ints);
       } else
-        for (int k = 0; k < K; k++) sum += kept(factor[k] * eight(bm + k * N + n), ints(be + k * N + n) + (exponent[k] + how.bits) - most);
+        for (int k = 0; k < K; k++)
+          sum +=
+              kept(factor[k] * eight(bm + k * N + n), ints(be + k * N + n) + (exponent[k] + how.bits) - most);
       own = kept(mantissa, own + how.bits - most);
       Ints scale = most - how.bits;
       scale = scale > -1000 ? scale : Ints{} - 1000;
@@ -232,20 +241,21 @@ WIDE void hopper_multiply(const float* a, int ta, const Factors& of_b, float* c,
       FourDoubles x[2];
       for (int h = 0; h < 2; h++) x[h] = sums(products + 4 * h, added + 4 * h, scales + 4 * h, fraction);
       if (how.keep && !odd_a && !any(ints(odd_b + n) | not_finite(eight(out)) | (scale < -126))) {
-        for (int h = 0; h < 2; h++) *reinterpret_cast<FourFloats*>(out + 4 * h) = __builtin_convertvector(x[h], FourFloats);
+        for (int h = 0; h < 2; h++)
+          *reinterpret_cast<FourFloats*>(out + 4 * h) = __builtin_convertvector(x[h], FourFloats);
         continue;
       }
       for (int i = 0; i < 8; i++) {
         double s = x[i / 4][i % 4];
         if (odd_a || odd_b[n + i] || !std::isfinite(out[i])) {
-          s = out[i];  // products of floats are finite in double: only infinities give one
+          s = out[i];  // a product of finite floats is finite in double: infinities come from infinities only
           for (int k = 0; k < K; k++) s += double(a[m * K + k]) * double(b[k * N + n + i]);
           out[i] = canonical(float(s));
         } else if (!how.keep) {
           out[i] = f16_f32(encode_double(s, F16));
         } else {
           if (std::fabs(s) < 0x1p-126) s = std::trunc(s * 0x1p149) * 0x1p-149;
-          out[i] = s == 0 ? 0.0f : float(s);  // never minus zero
+          out[i] = s == 0 ? 0.0f : float(s);  // never -0
         }
       }
     }

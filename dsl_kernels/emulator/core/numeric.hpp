@@ -1,4 +1,4 @@
-// Number formats: encoding and decoding of the small floats, directed rounding.
+// Number formats: encoding and decoding of small floats, directed rounding.
 #pragma once
 #include <cfenv>
 #include <cmath>
@@ -36,14 +36,15 @@ enum Round : int { RN, RZ, RM, RP, RNA, RNI, RZI, RMI, RPI, RS };
 
 struct Format {
   int ebits, mbits;
-  bool inf;         // false: the e4m3 kind, all-ones exponent holds numbers and only all ones is NaN
-  bool nan = true;  // false: the kinds of 4 and 6 bits, which hold numbers alone; NaN becomes the largest
+  bool inf;         // false (as in e4m3): an all-ones exponent holds numbers too, and only all ones is NaN
+  bool nan = true;  // false (types of 4 and 6 bits): there is no NaN; encoding one gives the largest number
 };
-inline constexpr Format F16{5, 10, true}, BF16{8, 7, true}, TF32{8, 10, true}, E4M3{4, 3, false}, E5M2{5, 2, true};
+inline constexpr Format F16{5, 10, true}, BF16{8, 7, true}, TF32{8, 10, true}, E4M3{4, 3, false},
+    E5M2{5, 2, true};
 inline constexpr Format E2M1{2, 1, false, false}, E2M3{2, 3, false, false}, E3M2{3, 2, false, false};
 
-// Encode a float, rounding once. Overflow gives infinity (NaN in e4m3) or, with satfinite, the largest number.
-// Under RS the 16 random bits are added to the first 16 of those that are cut off, and a carry rounds up.
+// Encode a float, rounding once. Overflow gives infinity (NaN in e4m3) or, with satfinite, the largest
+// number. Under RS the 16 random bits are added to the first 16 of the discarded bits, and a carry rounds up.
 inline u32 encode(float x, const Format& f, bool satfinite = false, int rnd = RN, u32 random = 0) {
   u32 b = u32(bits(x)), sign = b >> 31, biased = b >> 23 & 255, frac = b & 0x7FFFFF;
   int width = 1 + f.ebits + f.mbits, bias = (1 << (f.ebits - 1)) - 1;
@@ -79,11 +80,11 @@ inline u32 encode(float x, const Format& f, bool satfinite = false, int rnd = RN
   return out_sign | field;
 }
 
-// The same from a double that is exact or rounded to odd, to nearest even.
+// Encode a double that is exact or rounded to odd, rounding to nearest even.
 inline u32 encode_double(double x, const Format& f) {
   float y = float(x);
   if (std::isnan(y) || std::isinf(y) || double(y) == x) return encode(y, f);
-  // Make the float a rounding to odd too: towards zero, with the last bit set.
+  // Make the float a rounding to odd too: truncated, with the last bit set.
   if (std::fabs(double(y)) > std::fabs(x)) y = std::nextafter(y, 0.0f);
   return encode(as_f32(bits(y) | 1), f);
 }
@@ -126,7 +127,7 @@ inline const Format& format_of(int ty) {
   return none;
 }
 
-// An element of an MMA operand as float; integers stay exact.
+// An element of a matrix operand as a float; integers stay exact.
 inline float element(u32 v, int ty) {
   switch (ty) {
     case TY_bf16: return bf16_f32(v);
@@ -150,28 +151,32 @@ inline float element(u32 v, int ty) {
   return std::numeric_limits<float>::quiet_NaN();
 }
 
-// A power of two with a biased exponent of 8 bits.
-inline float ue8m0(u32 v) { return v == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, int(v) - 127); }
+// A power of two, as a biased 8-bit exponent.
+inline float ue8m0(u32 v) {
+  return v == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, int(v) - 127);
+}
 
 inline bool is_float(s64 ty) { return TYPE_CLASS[ty] == 'f'; }
 inline bool is_packed(s64 ty) { return TYPE_CLASS[ty] == 'p'; }
 inline bool is_signed(s64 ty) { return TYPE_CLASS[ty] == 's'; }
-inline float to_f32(u64 v, int ty) { return ty == TY_f32 ? as_f32(v) : ty == TY_bf16 ? bf16_f32(u32(v)) : f16_f32(u32(v)); }
+inline float to_f32(u64 v, int ty) {
+  return ty == TY_f32 ? as_f32(v) : ty == TY_bf16 ? bf16_f32(u32(v)) : f16_f32(u32(v));
+}
 
 template <class T>
 T clamp01(T x) { return x > T(0) ? (x > T(1) ? T(1) : x) : T(0); }  // NaN and -0 become +0
 
-// Arithmetic gives one NaN, whatever its operands were.
+// f32 arithmetic gives one canonical NaN, whatever its operands were.
 inline float canonical(float x) { return std::isnan(x) ? as_f32(0x7FFFFFFF) : x; }
 inline double canonical(double x) { return x; }
 
 inline float flush(float x) { return bits(x) & 0x7F800000 ? x : as_f32(bits(x) & 0x80000000); }
 
-// Flush what is subnormal in f16.
+// Flush numbers that are subnormal in f16.
 inline float flush_f16(float x) { return std::fabs(x) < 0x1p-14f ? std::copysign(0.0f, x) : x; }
 
-// a * b + c with the inexact part kept in the last bit (round to odd), for operands of up to 24 bits: rounding the
-// result to a small format then rounds once.
+// a * b + c rounded to odd (an inexact result has its last bit set), for operands of up to 24 bits: rounding
+// the result to a small format is then a single rounding.
 inline double fma_to_odd(double a, double b, double c) {
   double p = a * b, s = p + c, t = s - p, e = (p - (s - t)) + (c - t);
   if (e == 0 || !std::isfinite(s)) return s;
@@ -180,7 +185,7 @@ inline double fma_to_odd(double a, double b, double c) {
   return as_f64(u);
 }
 
-// Evaluate with a directed rounding mode. Volatile keeps the compiler from moving the arithmetic out.
+// Evaluate under a rounding mode. volatile keeps the compiler from moving the arithmetic out.
 template <class T, class F>
 T with_rounding(int rnd, F f) {
   if (rnd == RN) return f();
@@ -192,7 +197,8 @@ T with_rounding(int rnd, F f) {
 }
 
 inline s64 sign_extend(u64 v, int n) { return n >= 64 ? s64(v) : s64(v << (64 - n)) >> (64 - n); }
-// The lanes of a mask, one after the other; all 32 as a loop that the compiler can work on side by side.
+// Loop over the lanes of a mask. each_lane() runs a full mask as a plain loop, which the compiler can
+// vectorise.
 #define LANES(mask, l) for (u32 m_ = (mask), l = 0; m_ && (l = u32(__builtin_ctz(m_)), true); m_ &= m_ - 1)
 template <class F>
 void each_lane(u32 mask, F f) {

@@ -1,4 +1,4 @@
-// The decoded program and the launch configuration, as Python hands them over (rows of 64-bit integers).
+// The decoded program and the launch configuration, as Python passes them (rows of 64-bit integers).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -37,7 +37,7 @@ inline constexpr char TYPE_CLASS[] = {
 #undef TY
 };
 
-// Operand kinds, the same numbers as in isa/base.py.
+// Operand kinds, numbered as in isa/base.py.
 enum Kind : int { K_NONE, K_REG, K_IMM, K_SMEM, K_ADDR32, K_ADDR64, K_NOTPRED, K_PARAM };
 
 struct Operand {
@@ -62,12 +62,14 @@ enum Special : int {
 enum SchedKind : int { SCHED_LOCKSTEP, SCHED_RANDOM, SCHED_ADVERSARIAL, SCHED_REPLAY };
 enum AsyncPolicy : int { ASYNC_RANDOM, ASYNC_EARLY, ASYNC_LATE };
 
-// Launch configuration; the order of fields is that of core.py.
+// Launch configuration; the fields are in the order in which launch.py fills them.
 struct Config {
   s64 registers, block[3], grid[3], cluster[3], smem_end, dynamic_bytes, local_bytes;
-  s64 sched, seed, async_policy, slow_warp, resident, max_resident, stop_first, instruction_limit, stall_limit;
-  s64 allow_uninit_mma, max_findings, sm100, regs_per_thread, strict_fences, strict_lapping, strict_exits, strict_races, cta_limit;
-  s64 trace;  // how many of the last events are kept, 0: none
+  s64 sched, seed, async_policy, slow_warp, resident, max_resident, stop_first, instruction_limit,
+      stall_limit;
+  s64 allow_uninit_mma, max_findings, sm100, regs_per_thread, strict_fences, strict_lapping, strict_exits;
+  s64 strict_races, cta_limit;
+  s64 trace;  // how many of the last events are kept
 };
 
 struct Region {
@@ -78,7 +80,7 @@ struct TensorMapRow {
   s64 address;  // generic address of the 128-byte descriptor
   s64 base;     // emulated global address of the tensor
   s64 rank, elem_bytes, dims[5], strides[5], box[5], elem_strides[5], swizzle, nan_fill, type, interleave;
-  s64 pixels, lower[3], upper[3];  // of im2col maps: pixels a column (0: a tiled map) and the corners of the bounding box
+  s64 pixels, lower[3], upper[3];  // im2col: pixels per column (0: a tiled map), corners of the bounding box
 };
 
 struct Program {

@@ -1,6 +1,6 @@
-// Operations that the core executes, numbered in this order by C++ and Python alike: OP(name, pipe, writes, least, most).
-// writes counts the leading operands that are destinations (-1: the decoder says which), least and most all operands.
-// The decoder refuses what does not fit, so the core may rely on it.
+// The operations of the core, numbered in this order by C++ and Python: OP(name, pipe, writes, least, most).
+// writes: how many leading operands are destinations (-1: the decoder names them); least, most: the number of
+// operands. The decoder checks the operands, so the core may rely on them.
 OP(mov, alu, 1, 2, 2)
 OP(pack, alu, 1, 3, 5)
 OP(unpack, alu, -1, 3, 5)

@@ -1,4 +1,5 @@
-// Types of PTX operands: TY(name, bits, class) with class u, s, b, f or p (packed). Python numbers them in this order.
+// Types of PTX operands: TY(name, bits, class) with class u, s, b, f or p (packed). C++ and Python number
+// them in this order.
 TY(none, 0, b)
 TY(pred, 1, b)
 TY(u8, 8, u)

@@ -1,15 +1,15 @@
-// The order of execution: which warp or asynchronous operation goes next, and what to say when nothing can.
+// The order of execution: which warp or asynchronous operation runs next, and what happens when nothing can.
 #include "machine.hpp"
 
 namespace emu {
 
-Machine::Machine(const Config& cfg_, const Program& prog_, std::vector<u8> params_, std::vector<Region> regions_,
-                 std::vector<TensorMapRow> maps_, std::vector<s64> choices_)
+Machine::Machine(const Config& cfg_, const Program& prog_, std::vector<u8> params_,
+                 std::vector<Region> regions_, std::vector<TensorMapRow> maps_, std::vector<s64> choices_)
     : cfg(cfg_), prog(prog_), params(std::move(params_)), rng(u64(cfg_.seed)), choices(std::move(choices_)) {
   for (auto& r : regions_) {
     regions.push_back(std::make_unique<GlobalRegion>());
     regions.back()->r = r;
-    regions.back()->name = "@region" + std::to_string(regions.size() - 1) + "@";  // Python knows the name
+    regions.back()->name = "@region" + std::to_string(regions.size() - 1) + "@";  // Python inserts the name
   }
   for (auto& t : maps_) maps[u64(t.address)] = t;
   total_clusters = 1;
@@ -51,10 +51,11 @@ void Machine::start_cluster() {
     auto c = std::make_unique<Cta>();
     c->cluster = cl.get();
     c->rank = int(r);
-    s64 local[3] = {r % cfg.cluster[0], r / cfg.cluster[0] % cfg.cluster[1], r / (cfg.cluster[0] * cfg.cluster[1])};
+    s64 local[3] = {r % cfg.cluster[0], r / cfg.cluster[0] % cfg.cluster[1],
+                    r / (cfg.cluster[0] * cfg.cluster[1])};
     for (int i = 0; i < 3; i++) c->id[i] = u32(id[i] * cfg.cluster[i] + local[i]);
     c->linear = int(c->id[0] + cfg.grid[0] * (c->id[1] + cfg.grid[1] * c->id[2]));
-    c->smem.assign(size_t(cfg.smem_end), 0xCD);  // a recognisable pattern, never zero by luck
+    c->smem.assign(size_t(cfg.smem_end), 0xCD);  // a pattern, so that no kernel finds zeros by luck
     c->shadow.assign(size_t(cfg.smem_end), Shadow());
     c->lane_marks.reset(static_cast<LaneMark*>(std::calloc(size_t(cfg.smem_end), sizeof(LaneMark))));
     if (!c->lane_marks) throw std::bad_alloc();
@@ -142,7 +143,7 @@ void Machine::note_barriers(Cluster& cl) {
 
 void Machine::finish_cluster(Cluster& cl) {
   note_barriers(cl);
-  // Whoever polls looks again: warps of this cluster must not be found among those who have.
+  // All polling warps look again: `watched` must not keep pointers to warps of this cluster.
   for (auto& each : active) {
     each->touched = true;
     for (auto& c : each->ctas)
@@ -152,23 +153,27 @@ void Machine::finish_cluster(Cluster& cl) {
   for (auto& c : cl.ctas) {
     for (auto& w : c->warps) {
       Counters& t = warp_totals[size_t(w.index)];
-      t.instructions += w.count.instructions, t.barrier_waits += w.count.barrier_waits, t.spins += w.count.spins;
+      t.instructions += w.count.instructions, t.barrier_waits += w.count.barrier_waits,
+          t.spins += w.count.spins;
       for (int i = 0; i < OP_COUNT; i++) t.by_op[i] += w.count.by_op[i];
       for (auto& b : w.bulk)
         if (!b->awaited) {
           Event store{w.actor, b->clk, b->pc, EV_ASYNC, cl.index, -1};
           find("exit-before-bulk-read", cfg.strict_exits != 0, &w, w.last_pc,
-               "the CTA exits while a bulk store may still read its shared memory: the thread that issued it waits for no group that it belongs to", &store);
+               "the CTA exits while a bulk store may still read its shared memory: the thread that issued it "
+               "waits for no group that it belongs to",
+               &store);
         }
     }
     if (c->tmem)
       for (auto& [id, block] : c->tmem->blocks)
         find("tmem-leak", true, &c->warps[0], c->tmem->alloc_pc[id],
-             std::to_string(block.second) + " TMEM columns from " + std::to_string(block.first) + " were never deallocated");
+             std::to_string(block.second) + " TMEM columns from " + std::to_string(block.first) +
+                 " were never deallocated");
   }
 }
 
-// Between clusters only the last writers of global memory still matter; large grids would otherwise keep every event.
+// When no cluster runs, only the last writers of global memory matter; drop all other events of a large grid.
 void Machine::compact() {
   if (shadows.events.size() < (1u << 20)) return;
   std::vector<u32> renamed(shadows.events.size(), 0);
@@ -195,7 +200,8 @@ bool Machine::ready(Warp& w, Group& g) {
     case WaitKind::converge: return (g.wait.a & w.present & ~w.exited & ~g.mask) == 0;
     case WaitKind::bar: {
       Named& b = w.cta->bars[g.wait.a];
-      if (b.generation == g.wait.b && named_complete(*w.cta, b)) named_release(b);  // others may have exited
+      // An exit of other threads may have completed the barrier.
+      if (b.generation == g.wait.b && named_complete(*w.cta, b)) named_release(b);
       return b.generation != g.wait.b;
     }
     case WaitKind::mbar: {
@@ -212,10 +218,12 @@ bool Machine::ready(Warp& w, Group& g) {
       return true;
     case WaitKind::alloc: return w.cta->tmem && w.cta->tmem->next != int(g.wait.a);
     case WaitKind::registers: return s64(g.wait.a) <= w.cta->register_pool;
-    case WaitKind::pair: return w.cta->cluster->meetings[{int(g.wait.a >> 1), int(g.wait.a & 1)}].generation != g.wait.b;
+    case WaitKind::pair:
+      return w.cta->cluster->meetings[{int(g.wait.a >> 1), int(g.wait.a & 1)}].generation != g.wait.b;
     case WaitKind::cluster: {
       Cluster& cl = *w.cta->cluster;
-      if (cl.generation == g.wait.a && cluster_complete(cl)) cl.last = cl.cur, cl.cur = Clock(), cl.arrived = 0, cl.generation++;
+      if (cl.generation == g.wait.a && cluster_complete(cl))
+        cl.last = cl.cur, cl.cur = Clock(), cl.arrived = 0, cl.generation++;
       return cl.generation != g.wait.a;
     }
   }
@@ -227,7 +235,9 @@ int Machine::pick_group(Warp& w) {
   if (gs.size() > 1) {
     for (size_t i = 0; i < gs.size(); i++)
       for (size_t j = i + 1; j < gs.size();) {
-        auto mergeable = [](const Group& x) { return x.wait.kind == WaitKind::none || x.wait.kind == WaitKind::converge; };
+        auto mergeable = [](const Group& x) {
+          return x.wait.kind == WaitKind::none || x.wait.kind == WaitKind::converge;
+        };
         if (gs[i].pc == gs[j].pc && mergeable(gs[i]) && mergeable(gs[j])) {
           gs[i].mask |= gs[j].mask;
           gs[i].wait = {};
@@ -238,7 +248,7 @@ int Machine::pick_group(Warp& w) {
       }
   }
   int best = -1;
-  bool rotate = w.streak > 512;  // a loop that spins must not keep the warp's other lanes from running
+  bool rotate = w.streak > 512;  // a spinning loop must not starve the warp's other lanes
   for (size_t i = 0; i < gs.size(); i++) {
     if (!ready(w, gs[i])) continue;
     if (best < 0) best = int(i);
@@ -251,15 +261,15 @@ int Machine::pick_group(Warp& w) {
 bool Machine::runnable(Warp& w) {
   for (auto& g : w.groups)
     if (ready(w, g)) return true;
-  // Groups that wait for each other may be able to merge.
+  // Groups that wait to converge may be able to merge.
   return w.groups.size() > 1 && pick_group(w) >= 0;
 }
 
 static bool aligned_op(const Instr& in) {
   switch (in.op) {
-    case OP_ldmatrix: case OP_stmatrix: case OP_movmatrix: case OP_mma: case OP_setmaxnreg: case OP_wgmma: case OP_wgmma_fence:
-    case OP_wgmma_commit: case OP_wgmma_wait: case OP_tc_alloc: case OP_tc_dealloc: case OP_tc_relinquish: case OP_tc_ld:
-    case OP_tc_st: case OP_tc_wait:
+    case OP_ldmatrix: case OP_stmatrix: case OP_movmatrix: case OP_mma: case OP_setmaxnreg: case OP_wgmma:
+    case OP_wgmma_fence: case OP_wgmma_commit: case OP_wgmma_wait: case OP_tc_alloc: case OP_tc_dealloc:
+    case OP_tc_relinquish: case OP_tc_ld: case OP_tc_st: case OP_tc_wait:
       return true;
     case OP_cluster_arrive: case OP_cluster_wait: return in.m[1];
     case OP_bar: return in.m[2];
@@ -278,7 +288,8 @@ bool Machine::step(Warp& w) {
   if (k < 0) return false;
   Group& g = w.groups[size_t(k)];
   int pc = g.pc;
-  if (pc >= prog.size) fatal("ran-off-the-end", &w, int(prog.size) - 1, "execution ran past the last instruction");
+  if (pc >= prog.size)
+    fatal("ran-off-the-end", &w, int(prog.size) - 1, "execution ran past the last instruction");
   const Instr& in = prog.code[pc];
   u32 mask = g.mask;
   if (in.guard >= 0) {
@@ -294,7 +305,7 @@ bool Machine::step(Warp& w) {
   w.icount++;
   w.last_pc = pc;
   if (w.groups.size() > 1) w.streak++;
-  if (!mask) {  // issued, but its guard is false in every lane
+  if (!mask) {  // the guard is false in every lane
     w.count.instructions++;
     w.count.by_op[in.op]++;
     reached.ways[size_t(pc)] |= 2;
@@ -303,7 +314,7 @@ bool Machine::step(Warp& w) {
   }
   if (in.op == OP_bra || in.op == OP_brx) reached.ways[size_t(pc)] |= g.mask & ~mask ? 3 : 1;
   u32 alive = w.present & ~w.exited;
-  if (g.mask != alive && aligned_op(in)) {  // lanes that a branch took elsewhere must come here first
+  if (g.mask != alive && aligned_op(in)) {  // wait for the lanes that a branch took elsewhere
     retries++, w.icount--;
     g.wait = {WaitKind::converge, alive};
     return pick_group(w) >= 0;
@@ -316,11 +327,12 @@ bool Machine::step(Warp& w) {
   switch (x.run()) {
     case Flow::next: w.groups[size_t(k)].pc = pc + 1; break;
     case Flow::jumped:
-      w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group& y) { return !y.mask; }), w.groups.end());
+      w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group& y) { return !y.mask; }),
+                     w.groups.end());
       break;
     case Flow::wait:
       retries++, w.icount--, w.count.instructions--, w.count.by_op[in.op]--;
-      if (!trace.empty() && !trace.back().async) trace.pop_back();  // it is tried again
+      if (!trace.empty() && !trace.back().async) trace.pop_back();  // the retry will be traced
       reached.visits[size_t(pc)]--;
       return ready(w, w.groups[size_t(k)]);
   }
@@ -361,14 +373,15 @@ bool Machine::run_pool(Cluster& c, size_t i) {
   return true;
 }
 
-void Machine::collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>>& out, std::vector<std::pair<Cluster*, size_t>>& pool) {
+void Machine::collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>>& out,
+                            std::vector<std::pair<Cluster*, size_t>>& pool) {
   for (auto& cl : active) {
     for (size_t i = 0; i < cl->pool.size(); i++) pool.push_back({cl.get(), i});
     for (auto* q : cl->queues) out.push_back({q, 0});
   }
 }
 
-// What can run in a cluster depends on its own warps and copies alone.
+// Find what can run in a cluster; this depends only on the cluster's own warps and asynchronous operations.
 void Machine::look(Cluster& cl) {
   if (!cl.touched) return;
   cl.touched = false;
@@ -398,7 +411,7 @@ static bool visible(s64 op) {
   return op >= OP_ld || op == OP_exit || (op >= OP_shfl && op <= OP_elect);
 }
 
-static const u64 STALLED = 4096;  // instructions without progress, after which everything that can run may
+static const u64 STALLED = 4096;  // after so many instructions without progress, polling warps run too
 
 void Machine::loop() {
   size_t turn = 0, next_warp = 0;
@@ -414,12 +427,14 @@ void Machine::loop() {
         all &= c->finished;
       }
       if (all) {
-        // Asynchronous work that nobody waits for still happens.
+        // Asynchronous work that nobody waits for still completes.
         bool busy = !cl.pool.empty();
         for (auto& c : cl.ctas)
-          for (auto& w : c->warps) busy |= !w.cp_queue.empty() || !w.wgmma_queue.empty() || !w.tc_queue[1].empty() || !w.tc_queue[2].empty();
+          for (auto& w : c->warps)
+            busy |= !w.cp_queue.empty() || !w.wgmma_queue.empty() || !w.tc_queue[1].empty() ||
+                    !w.tc_queue[2].empty();
         if (busy) {
-          finish_cluster(cl);  // reports reads of shared memory that outlive the CTA
+          finish_cluster(cl);  // now, so that it reports reads of shared memory that outlive the CTA
           for (auto& c : cl.ctas)
             for (auto& w : c->warps) w.bulk.clear(), w.count = Counters();
           while (!cl.pool.empty()) run_pool(cl, 0);
@@ -456,22 +471,23 @@ void Machine::loop() {
     size_t asyncs = qs.size() + pool.size();
 
     bool may_start = next_cluster < total_clusters && active.size() < size_t(cfg.max_resident);
-    // CTAs that look for what others will send want those others started: at once if they are known to poll, else long
-    // before they count as stuck.
+    // CTAs that wait for others need those others to start: at once if all warps poll, else long before the
+    // CTAs count as stuck.
     bool all_poll = can.empty() && !asyncs && !polling.empty();
     if (may_start && (all_poll || executed - last_progress > u64(cfg.stall_limit) / 16)) {
       start_cluster();
       continue;
     }
-    // Others may spin in ways that are not known to poll, and wait for another lane of a warp that does.
+    // A warp may spin without being seen to poll, while it waits for a warp that polls.
     if (all_poll || executed - last_progress > STALLED) can.insert(can.end(), polling.begin(), polling.end());
     if (executed - last_progress > u64(cfg.stall_limit) * 16) deadlock();
     u64 ctas = active.size() * active[0]->ctas.size();
     bool endless = cfg.cta_limit && (executed - last_end) / ctas > u64(cfg.cta_limit);
     if (endless || (cfg.instruction_limit && executed > u64(cfg.instruction_limit)))
       fatal("instruction-limit", can.empty() ? nullptr : can[0], can.empty() ? -1 : can[0]->last_pc,
-            "more than " + (endless ? std::to_string(cfg.cta_limit) + " warp instructions for each of the CTAs that run"
-                                    : std::to_string(cfg.instruction_limit) + " warp instructions") +
+            "more than " +
+                (endless ? std::to_string(cfg.cta_limit) + " warp instructions for each of the CTAs that run"
+                         : std::to_string(cfg.instruction_limit) + " warp instructions") +
                 " were executed: an endless loop, or give a higher instruction_limit");
     if (can.empty() && !asyncs) {
       if (may_start) {
@@ -499,7 +515,6 @@ void Machine::loop() {
       continue;
     }
 
-    // Who goes next?
     Warp* w = nullptr;
     size_t quantum = 1;
     switch (cfg.sched) {
@@ -537,7 +552,7 @@ void Machine::loop() {
           continue;
         }
         w = can[k];
-        // Up to and including one instruction that others can observe.
+        // Run up to and including one instruction that others can observe.
         for (int i = 0; i < 4096; i++) {
           int g = pick_group(*w);
           if (g < 0) break;

@@ -1,7 +1,7 @@
 """Decoding of PTX statements into the compact program that the compiled core executes.
 
-A decoder takes every dot-separated token of the opcode; whatever token is left over makes the form
-unsupported, by name and line, so that nothing is ever guessed or ignored by accident.
+A decoder consumes every dot-separated token of the opcode. A token that is left over makes the form
+unsupported, by name and line, so that the emulator never guesses a meaning or ignores a modifier by accident.
 """
 
 from __future__ import annotations

@@ -47,7 +47,6 @@ def _mov(c: Ctx) -> None:
     c.count(2)
     d, s = c.ops
     if t == "b128":
-        # Both halves of what is read, then of what is written.
         c.emit("move_pair", "b64", ops=[*c.halves(d, "destination"), *c.halves(s, "source")])
         return
     parts = next((len(x.items) for x in (d, s) if isinstance(x, Vec)), 0)
@@ -78,7 +77,10 @@ def _add(c: Ctx) -> None:
 
 
 def _mixed(c: Ctx) -> bool:
-    """Mixed precision: the result and the last source are f32, the other sources of the 16-bit type in ty2."""
+    """Mixed precision: the result and the last source are f32, the other sources have the 16-bit type ty2.
+
+    Gives False for an opcode of one type.
+    """
     if c.tokens[-2:] not in (["f32", "f16"], ["f32", "bf16"]):
         return False
     narrow, wide = c.type(), c.type()
@@ -96,7 +98,7 @@ def _mixed(c: Ctx) -> bool:
 
 @decoder("addc", "subc", "madc")
 def _carry(c: Ctx) -> None:
-    """m0 operation (0 add, 1 sub, 2 mad.lo, 3 mad.hi), m1 carry in, m2 carry out. The carry is the last operand."""
+    """m0 operation (0 add, 1 sub, 2 mad.lo, 3 mad.hi), m1 carry in, m2 carry out; last operand: the carry."""
     t = c.type("u32 s32 u64 s64")
     carry_in, out = c.base.endswith("c"), c.take("cc")
     kind = {"a": 0, "s": 1}.get(c.base[0], -1)
@@ -264,9 +266,9 @@ def _selp(c: Ctx) -> None:
     c.emit_all("selp", t)
 
 
-#: Packed formats -> values in a register
+#: packed format -> values per register
 PACKED = {t: int(t[-1]) for t in CONVERTED.split() if t[-2:] in ("x2", "x4")}
-#: Packed conversions of one register: (to, from)
+#: Conversions from one packed register to another: (to, from)
 REPACKED = {
     *((t, "f16x2") for t in ("e4m3x2", "e5m2x2")),
     *(("f16x2", t) for t in ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2")),
@@ -277,10 +279,12 @@ REPACKED = {
 
 @decoder("cvt")
 def _cvt(c: Ctx) -> None:
-    """m0 rounding, m1 ftz, m2 saturate (0 to 1 or integer range), m3 relu, m4 satfinite, m5 bits of the destination,
-    m6 values that go into it, m7 random bits come last.
+    """Decode a conversion; the last operand may be random bits.
 
-    A signed result fills a wider register with its sign.
+    m0 rounding, m1 ftz, m2 saturate (0 to 1 or integer range), m3 relu, m4 satfinite, m5 bits of the
+    destination register, m6 source values, m7 whether there are random bits.
+
+    A signed result is sign-extended to a wider register.
     """
     src, dst = c.type(CONVERTED), c.type(CONVERTED)
     rounding = c.choose(ROUND, -1, "rounding mode")
@@ -341,8 +345,16 @@ def _testp(c: Ctx) -> None:
 def _cvta(c: Ctx) -> None:
     t = c.type("u32 u64")
     to = int(c.take("to"))
-    space = c.choose({"global": 1, "shared": 2, "shared::cta": 2, "shared::cluster": 2, "param": 3, "local": 4, "const": 1},
-                     what="space")  # fmt: skip
+    spaces = {
+        "global": 1,
+        "shared": 2,
+        "shared::cta": 2,
+        "shared::cluster": 2,
+        "param": 3,
+        "local": 4,
+        "const": 1,
+    }
+    space = c.choose(spaces, what="space")
     c.done()
     c.count(2)
     c.emit_all("cvta", t, m=[space, to])
@@ -404,7 +416,7 @@ def _trap(c: Ctx) -> None:
 
 @decoder("call")
 def _call(c: Ctx) -> None:
-    """What is left of calls is of functions without a body (an assertion, a printf): reaching one is reported."""
+    """Only a call of a function without a body (an assertion, say) comes here: executing it is an error."""
     c.emit("call")
 
 

@@ -1,4 +1,4 @@
-"""The decoder's frame: operation and type numbers, operand encoding, the table of decoders."""
+"""Frame of the decoders: numbers of operations and types, encoding of operands, the table of decoders."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..ptx import SMEM_RESERVED, Addr, Clock, Entry, Imm, Module, Pair, Reg, Sin
 CORE = Path(__file__).parent.parent / "core"
 _OP_ROWS = re.findall(r"^OP\((\w+), \w+, (-?\d+), (\d+), (\d+)\)", (CORE / "ptx_opcodes.h").read_text(), re.M)
 OPS = {name: i for i, (name, *_) in enumerate(_OP_ROWS)}
-#: operation -> leading operands that it writes (-1: the decoder says which), fewest and most operands
+#: operation -> leading operands that it writes (-1: the decoder names them), fewest and most operands
 SHAPES = {name: (int(writes), int(least), int(most)) for name, writes, least, most in _OP_ROWS}
 _TYPE_ROWS = re.findall(r"^TY\((\w+), (\d+), (\w)\)", (CORE / "ptx_types.h").read_text(), re.M)
 TYPES = {name: i for i, (name, _, _) in enumerate(_TYPE_ROWS)}
 BITS = {name: int(bits) for name, bits, _ in _TYPE_ROWS}
 
-# Operand kinds, the same numbers as in core/program.hpp.
+# Operand kinds, numbered as in core/program.hpp.
 NONE, REG, IMM, SMEM, ADDR32, ADDR64, NOTPRED, PARAM = range(8)
-MODS = 8  # modifier columns of an instruction, their meaning is the operation's own
+MODS = 8  # modifier columns of an instruction; each operation gives them its own meaning
 SPACES = {"generic": 0, "global": 1, "shared": 2, "param": 3, "local": 4, "const": 1}
 GENERIC_SHARED = 0x7000_0000_0000  # windows of the generic address space, as in core/memory.hpp
 GENERIC_LOCAL = 0x7100_0000_0000
@@ -32,13 +32,13 @@ GENERIC_PARAM = 0x7200_0000_0000
 
 @dataclass
 class Program:
-    """One kernel, decoded: rows of integers for the core and the text for reports."""
+    """A decoded kernel: rows of integers for the core, and the statements for reports."""
 
     entry: Entry
     module: Module
     instructions: np.ndarray
     operands: np.ndarray
-    static_smem: int  # end of the statically allocated shared memory, the system's part included
+    static_smem: int  # end of the static shared memory, counted from the system's part on
     dynamic_align: int
     local_bytes: int
     globals: dict[str, int] = field(default_factory=dict)  # module variable -> emulated address
@@ -48,8 +48,13 @@ class Program:
         return self.entry.body[pc].text if 0 <= pc < len(self.entry.body) else "?"
 
 
+_HINT = re.compile(
+    r"L1::|L2::(64B|128B|256B|evict|cache_hint)|level::|evict_|ca$|cg$|cs$|lu$|cv$|wb$|wt$|nc$|no_allocate"
+)
+
+
 class Ctx:
-    """One statement on its way through a decoder."""
+    """One statement while it is being decoded: ``tokens`` are those not consumed yet."""
 
     def __init__(self, build: _Builder, st: Statement) -> None:
         self.build, self.st = build, st
@@ -60,7 +65,7 @@ class Ctx:
         return UnsupportedInstruction(f"PTX line {self.st.line}: {self.st.text!r}: {why}")
 
     def take(self, *tokens: str) -> bool:
-        """Consume the tokens if they are all there."""
+        """Consume the tokens if all are present; says whether they were."""
         if all(t in self.tokens for t in tokens):
             for t in tokens:
                 self.tokens.remove(t)
@@ -68,13 +73,13 @@ class Ctx:
         return False
 
     def drop(self, *tokens: str) -> None:
-        """Consume tokens that change nothing the emulator models (cache hints, alignment promises)."""
+        """Consume tokens without an effect on what the emulator models (cache hints, alignment promises)."""
         self.tokens = [t for t in self.tokens if t not in tokens]
 
     def choose(
         self, table: dict[str, int] | Iterable[str], default: int | None = None, what: str = "modifier"
     ) -> int:
-        """Consume exactly one token out of the table; the table's value, or its position."""
+        """Consume the one token that is in the table; gives its value or, in a list, its position."""
         values = table if isinstance(table, dict) else {t: i for i, t in enumerate(table)}
         hits = [t for t in self.tokens if t in values]
         if len(hits) > 1:
@@ -87,7 +92,7 @@ class Ctx:
         return values[hits[0]]
 
     def type(self, allowed: str = "", anywhere: bool = False) -> str:
-        """Consume the last token, which must be a type; some opcodes have their only type elsewhere."""
+        """Consume the last token, which must be a type; ``anywhere``: the only type, in any position."""
         at = [i for i, t in enumerate(self.tokens) if t in TYPES and t != "none"]
         if not at or (at != [at[-1]] if anywhere else at[-1] != len(self.tokens) - 1):
             raise self.fail(
@@ -100,14 +105,7 @@ class Ctx:
 
     def memory_tokens(self) -> None:
         """Consume cache and eviction hints of loads and stores."""
-        self.tokens = [
-            t
-            for t in self.tokens
-            if not re.match(
-                r"(L1::|L2::(64B|128B|256B|evict|cache_hint)|level::|evict_|ca$|cg$|cs$|lu$|cv$|wb$|wt$|nc$|no_allocate)",
-                t,
-            )
-        ]
+        self.tokens = [t for t in self.tokens if not _HINT.match(t)]
 
     def done(self) -> None:
         if self.tokens:
@@ -128,7 +126,7 @@ class Ctx:
         ops: Iterable[object] = (),
         writes: range | None = None,
     ) -> None:
-        """Add one operation of the core; ``writes`` are the destinations where the opcode table leaves them open."""
+        """Add one operation of the core; ``writes``: its destinations, if ptx_opcodes.h leaves them open."""
         self.build.emit(self, op, ty, ty2, list(m), list(ops), writes)
 
     def emit_all(
@@ -139,18 +137,18 @@ class Ctx:
         m: Iterable[int] = (),
         writes: range | None = None,
     ) -> None:
-        """Emit with the statement's operands in their order, vectors and pairs flattened."""
+        """Add one operation with the statement's operands in order, vectors and pairs flattened."""
         self.emit(op, ty, ty2, m, self.flat(self.ops), writes)
 
     def vector(self, o: object, count: int, what: str = "operand") -> list[object]:
-        """The ``count`` items of a vector operand; one item may stand without braces."""
+        """The ``count`` items of a vector operand; a single item needs no braces."""
         items = self.flat([o])
         if len(items) != count or (isinstance(o, Vec) and not items):
             raise self.fail(f"the {what} has {len(items)} items, expected {count}")
         return items
 
     def halves(self, o: object, what: str) -> list[object]:
-        """The two registers of 64 bits that a 128-bit register is, or a vector of two holds."""
+        """The two 64-bit registers of a 128-bit register, or of a vector of two."""
         if isinstance(o, Reg) and o.type == "b128":
             return [Reg(o.slot, "b64", o.name), Reg(o.slot + 1, "b64", o.name)]
         if isinstance(o, Vec):
@@ -209,7 +207,7 @@ class _Builder:
                 dynamic.append(v.name)
                 dynamic_align = max(dynamic_align, v.align)
             elif v.space == "shared":
-                # Unused module-level arrays still take their place, as the assembler lays them out.
+                # Unused module-level arrays take space too: ptxas lays them out as well.
                 offset = (offset + v.align - 1) // v.align * v.align
                 self.smem[v.name] = offset
                 offset += v.size
@@ -217,7 +215,7 @@ class _Builder:
                 raise PtxSyntaxError(f"the local variable {v.name} has no size")
             elif v.space in ("local", "param"):
                 local = (local + v.align - 1) // v.align * v.align
-                # Parameters of calls lie in local memory, and say so by their address.
+                # Parameters of calls are in local memory; their address says so.
                 self.local[v.name] = local + (GENERIC_LOCAL if v.space == "param" else 0)
                 local += v.size
             else:
@@ -230,7 +228,7 @@ class _Builder:
             self.smem[name] = start
 
     def carry(self) -> Reg:
-        """The condition code that carry arithmetic passes on: a register of its own."""
+        """The carry flag of extended-precision arithmetic, as a predicate register."""
         if self.carry_slot is None:
             self.carry_slot = self.entry.registers
             self.entry.registers += 1
@@ -276,9 +274,8 @@ class _Builder:
     ) -> None:
         leading, least, most = SHAPES[op]
         if not least <= len(ops) <= most:
-            raise c.fail(
-                f"{len(ops)} operands, expected {least}{'' if least == most else f' to {most}'}, vectors taken apart"
-            )
+            expected = f"{least}" if least == most else f"{least} to {most}"
+            raise c.fail(f"{len(ops)} operands, expected {expected}, vectors taken apart")
         written = range(leading) if writes is None else writes
         start = len(self.flat_ops)
         for i, o in enumerate(ops):
@@ -296,14 +293,14 @@ class _Builder:
         if len(m) > MODS:
             raise c.fail("internal: too many modifiers")
         g = c.st.guard
-        self.rows.append(
-            [OPS[op], TYPES[ty], TYPES[ty2], *m, *([0] * (MODS - len(m))), g.slot if g else -1, int(g.negated) if g else 0,
-             c.st.line, c.st.loc[0], c.st.loc[1], start, len(ops)]
-        )  # fmt: skip
+        guard = (g.slot, int(g.negated)) if g else (-1, 0)
+        padding = [0] * (MODS - len(m))
+        place = (c.st.line, c.st.loc[0], c.st.loc[1])
+        self.rows.append([OPS[op], TYPES[ty], TYPES[ty2], *m, *padding, *guard, *place, start, len(ops)])
 
     @staticmethod
     def float_bits(o: Imm, ty: str) -> int:
-        """``0d`` literals in an f32 instruction are converted; ``0f`` in f64 likewise."""
+        """The literal's bits in the instruction's type: ``0d`` in f32, and ``0f`` in f64, are converted."""
         if ty == "f64" and o.value < (1 << 32):
             return int(np.float64(np.uint32(o.value).view(np.float32)).view(np.uint64))
         if ty in ("f32", "tf32") and o.value >= (1 << 32):
@@ -317,7 +314,13 @@ class _Builder:
 
 
 def decode(module: Module, entry: str | None, global_base: int) -> Program:
-    """Decode one entry of a module; every instruction must be known."""
+    """Decode one entry of a module.
+
+    Raises:
+        LaunchError: the module has no such entry, or several and none is named.
+        UnsupportedInstruction: the emulator does not execute an instruction of the entry.
+        PtxSyntaxError: the entry is empty, or a variable of it has no size.
+    """
     if entry is None:
         if len(module.entries) != 1:
             raise LaunchError(
@@ -333,7 +336,8 @@ def decode(module: Module, entry: str | None, global_base: int) -> Program:
         f = DECODERS.get(c.base)
         if f is None:
             raise UnsupportedInstruction(
-                f"PTX line {st.line}: opcode {st.opcode!r} is not supported; supported are {', '.join(supported_opcodes())}"
+                f"PTX line {st.line}: opcode {st.opcode!r} is not supported; "
+                f"supported are {', '.join(supported_opcodes())}"
             )
         before = len(b.rows)
         f(c)
@@ -342,5 +346,5 @@ def decode(module: Module, entry: str | None, global_base: int) -> Program:
     if not e.body:
         raise PtxSyntaxError(f"entry {entry} has no instructions")
     ops = np.array(b.flat_ops or [(0, 0, 0)], np.int64)
-    return Program(e, module, np.array(b.rows, np.int64), ops, b.static_smem, b.dynamic_align, b.local_bytes, b.globals,
-                   np.array(b.targets or [0], np.int64))  # fmt: skip
+    rows, targets = np.array(b.rows, np.int64), np.array(b.targets or [0], np.int64)
+    return Program(e, module, rows, ops, b.static_smem, b.dynamic_align, b.local_bytes, b.globals, targets)

@@ -6,7 +6,7 @@ from ..ptx import Addr, Imm, Reg, Sink, Vec
 from .base import BITS, SPACES, Ctx, decoder
 
 ALL_SPACES = {**SPACES, "shared::cta": 2, "shared::cluster": 5, "param::entry": 3, "param::func": 3}
-#: Ordering of a memory operation; the core treats sc as acq_rel.
+#: Ordering of a memory operation, numbered as in the core.
 SEM = {"weak": 0, "volatile": 1, "relaxed": 1, "acquire": 2, "release": 3, "acq_rel": 4, "mmio": 1}
 ATOM_OPS = {
     "add": 0,
@@ -31,7 +31,7 @@ def _scope(c: Ctx) -> int:
 
 
 def _pair(c: Ctx, o: object, n: int, what: str) -> Vec:
-    """A 128-bit register as the two of 64 bits that it is."""
+    """A 128-bit register as a vector of its two 64-bit halves."""
     if n != 1 or not isinstance(o, Reg):
         raise c.fail(f"the {what} of 128 bits is one register")
     return Vec(tuple(c.halves(o, what)))
@@ -39,9 +39,9 @@ def _pair(c: Ctx, o: object, n: int, what: str) -> Vec:
 
 @decoder("ld", "ldu")
 def _ld(c: Ctx) -> None:
-    """m0 space, m1 vector length, m2 semantics, m3 scope, m4 read-only path, m5 bits of the destination register.
+    """m0 space, m1 vector length, m2 ordering, m3 scope, m4 read-only path, m5 destination register's bits.
 
-    A signed value fills a wider register with its sign. A cache policy operand is dropped.
+    A signed value is sign-extended to a wider register. A cache-policy operand has no effect.
     """
     t = c.type(MOVED)
     policy = "L2::cache_hint" in c.tokens
@@ -103,7 +103,7 @@ def _st_async(c: Ctx, t: str) -> None:
 
 @decoder("atom", "red")
 def _atom(c: Ctx) -> None:
-    """m0 space, m1 operation, m2 semantics, m3 scope, m4 vector length; operands: dst, address, values."""
+    """m0 space, m1 operation, m2 ordering, m3 scope, m4 vector length; operands: result, address, values."""
     t = c.type("u32 s32 b32 u64 s64 b64 f32 f64 f16 bf16 f16x2 bf16x2 b16 b128", anywhere=True)
     if t == "b128" or c.take("async"):
         raise c.fail("this atomic form is not supported")
@@ -132,7 +132,7 @@ def _atom(c: Ctx) -> None:
 
 @decoder("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
 def _prefetch(c: Ctx) -> None:
-    """Hints have no effect; createpolicy still defines its destination (an opaque zero)."""
+    """Hints have no effect; createpolicy sets its destination to an opaque 0."""
     if c.base == "createpolicy":
         if not c.ops:
             raise c.fail("the destination is missing")
@@ -239,9 +239,9 @@ def _bulk(c: Ctx, reduce: bool) -> None:
 
 
 def _tensor_copy(c: Ctx, reduce: bool) -> None:
-    """m0 dimensions, m1 mode (0 tile, 1 gather4/scatter4, 2 im2col), m2 multicast / reduction, m3 cta_group.
+    """m0 dimensions, m1 mode (0 tile, 1 gather4/scatter4, 2 im2col), m2 multicast or reduction, m3 cta_group.
 
-    Offsets of im2col follow the coordinates of a load.
+    The im2col offsets of a load follow its coordinates.
     """
     dims = c.choose({f"{i}d": i for i in range(1, 6)}, what="dimension")
     mode = 1 if c.take("tile::gather4") or c.take("tile::scatter4") else 0
@@ -287,7 +287,7 @@ def _map(c: Ctx, o: object, coords: int) -> tuple[object, tuple[object, ...]]:
     return Addr(o.base, o.offset), items
 
 
-#: Fields of a tensor map, numbered as the core does; those from 2 to 5 have one value a dimension
+#: Fields of a tensor map, numbered as in the core; fields 2 to 5 have one value per dimension.
 MAP_FIELDS = {
     name: i
     for i, name in enumerate(
@@ -299,7 +299,7 @@ MAP_FIELDS = {
 
 @decoder("tensormap")
 def _tensormap(c: Ctx) -> None:
-    """replace: m0 field, m1 space; operands: address, ordinal of fields with one value a dimension, value.
+    """replace: m0 field, m1 space; operands: address, dimension (if the field has one value for each), value.
 
     cp_fenceproxy: m0 -1; operands: destination, source.
     """
@@ -330,7 +330,7 @@ def _tensormap(c: Ctx) -> None:
 # ------------------------------------------------------------------------------------ matrix movement
 @decoder("ldmatrix", "stmatrix")
 def _ldmatrix(c: Ctx) -> None:
-    """m0 count of matrices, m1 transposed, m2 elements of a byte: 16x16 loaded, 16x8 stored, always transposed."""
+    """m0 matrices, m1 transposed, m2 8-bit elements (16x16 loads, 16x8 stores, always transposed)."""
     t = c.type("b16 b8")
     byte = t == "b8"
     c.drop("sync", "aligned", "shared", "shared::cta")

@@ -53,14 +53,12 @@ def _cluster(c: Ctx) -> None:
 
 @decoder("mbarrier")
 def _mbarrier(c: Ctx) -> None:
-    kind = c.choose(("init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx", "test_wait", "try_wait",
-                     "pending_count"), what="mbarrier operation") if not (
-        "arrive" in c.tokens and "expect_tx" in c.tokens) else -1  # fmt: skip
-    combined = kind == -1
-    if combined:
-        c.tokens.remove("arrive")
-        c.tokens.remove("expect_tx")
-        kind = 2
+    combined = c.take("arrive", "expect_tx")
+    kinds = (
+        "init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx", "test_wait", "try_wait",
+        "pending_count",
+    )  # fmt: skip
+    kind = kinds.index("arrive") if combined else c.choose(kinds, what="mbarrier operation")
     c.drop("b64", *SHARED, "cta", "cluster")
     relaxed = int(c.take("relaxed"))
     c.drop("acquire", "release")
@@ -101,7 +99,7 @@ def _mbarrier(c: Ctx) -> None:
 
 @decoder("fence", "membar")
 def _fence(c: Ctx) -> None:
-    """fence: m0 semantics, m1 scope. fence_proxy: m0 what (0 async both ways, 1 mbarrier init, 2 others)."""
+    """fence: m0 ordering, m1 scope. fence_proxy: m0 kind (0 async both ways, 1 mbarrier init, 2 others)."""
     if c.take("mbarrier_init"):
         c.drop("release", "cluster")
         c.done()
@@ -142,7 +140,7 @@ def _fence(c: Ctx) -> None:
 
 
 def _tensormap_fence(c: Ctx) -> None:
-    """The acquiring side covers one map; the releasing side orders what other releases do as well."""
+    """The acquire covers the one map that it names; the release is an ordinary release fence."""
     acquire = c.choose({"acquire": 1, "release": 0}, what="direction")
     scope = c.choose({"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}, what="scope")
     c.done()
@@ -165,7 +163,10 @@ def _griddep(c: Ctx) -> None:
 
 @decoder("clusterlaunchcontrol")
 def _launch_control(c: Ctx) -> None:
-    """try_cancel: m0 for all CTAs of the cluster. query_cancel: m0 what (0 cancelled, 1 x, 2 y, 3 z, 4 all three)."""
+    """try_cancel: m0 whether all CTAs of the cluster get the answer.
+
+    query_cancel: m0 the question (0 whether cancelled, 1 x, 2 y, 3 z, 4 all three coordinates).
+    """
     c.type("b128")
     if c.take("try_cancel", "async", "mbarrier::complete_tx::bytes"):
         every = int(c.take("multicast::cluster::all"))
@@ -176,8 +177,8 @@ def _launch_control(c: Ctx) -> None:
         return
     if not c.take("query_cancel"):
         raise c.fail("unknown form of cluster launch control")
-    what = c.choose(("is_canceled", "get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z", "get_first_ctaid"),
-                    what="query")  # fmt: skip
+    first = "get_first_ctaid"
+    what = c.choose(("is_canceled", f"{first}::x", f"{first}::y", f"{first}::z", first), what="query")
     c.drop("pred", "b32", "v4")
     c.done()
     c.count(2)

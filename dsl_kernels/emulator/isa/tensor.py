@@ -9,7 +9,7 @@ from .base import Ctx, decoder
 
 INPUTS = "bf16 f16 tf32 e4m3 e5m2 s8 u8"
 SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
-#: Kinds of tcgen05.mma, numbered as the core does; from mxf8f6f4 on with block scaling
+#: Kinds of tcgen05.mma, numbered as in the core; those from mxf8f6f4 on have block scaling.
 MMA_KINDS = {
     "kind::f16": 0,
     "kind::tf32": 1,
@@ -18,7 +18,7 @@ MMA_KINDS = {
     "kind::mxf4": 4,
     "kind::mxf4nvf4": 5,
 }
-#: kind -> the block without a token (None: there must be one) and the tokens with their blocks (PTX ISA, tcgen05.mma)
+#: kind -> its default block (None: a token is required), and token -> block (PTX ISA, tcgen05.mma)
 MMA_BLOCKS: dict[int, tuple[int | None, dict[str, int]]] = {
     3: (32, {"scale_vec::1X": 32, "block32": 32}),
     4: (32, {"scale_vec::2X": 32, "block32": 32}),
@@ -36,22 +36,25 @@ def _shape(c: Ctx) -> tuple[int, int, int]:
 
 
 def _sparsity(c: Ctx, k: int, bits: int, operand: object) -> int:
-    """The selector of the lanes that contribute metadata, which must be one that PTX ISA has for the shape.
+    """The selector of the lanes that contribute metadata, checked against PTX ISA's range for the shape.
 
-    A register holds 64 bits of K in 16-bit elements for two rows, or 32 columns in 8-bit elements for one, so from one lane of
-    four to all of them contribute.
+    A metadata register covers two rows of 16-bit elements or one row of 8-bit elements. So one, two or all
+    lanes of a group of four contribute, and the selector chooses among them.
     """
     most = {256: 3 if bits > 8 else 1, 512: 1 if bits > 8 else 0}[k * bits]
     if not isinstance(operand, Imm) or not 0 <= operand.value <= most:
-        raise c.fail(f"the sparsity selector of this shape is an immediate from 0 to {most}" if most else "the sparsity selector of this shape is 0")  # fmt: skip
+        allowed = f"an immediate from 0 to {most}" if most else "0"
+        raise c.fail(f"the sparsity selector of this shape is {allowed}")
     return operand.value
 
 
 @decoder("mma")
 def _mma(c: Ctx) -> None:
-    """m: M, N, K, accumulator (0 f32, 1 f16, 2 s32), counts of d, a and b, flags; B type in ty2; operands d, a, b, c flattened.
+    """m: M, N, K, accumulator (0 f32, 1 f16, 2 s32), registers of d, a and b, flags. B's type is ty2.
 
-    Flags are .satfinite, and from bit 1 on those of a sparse A as the core's Sparsity has them; then metadata follows.
+    Operands: d, a, b and c flattened, then the metadata of a sparse A. Flags: bit 0 is .satfinite; the bits
+        from 1 on
+    are the core's Sparsity.
     """
     if not c.take("sync", "aligned"):
         raise c.fail("expected .sync.aligned")
@@ -70,8 +73,8 @@ def _mma(c: Ctx) -> None:
     bits = {"bf16": 16, "f16": 16, "tf32": 32}.get(ta, 8)
     stored = k // 2 if sparse else k
     if (m, n) != (16, 8) or stored * bits not in (128, 256) or (ta != tb and bits != 8):
-        what = ".sp is not supported (m16n8 with 256 or 512 bits of K is)" if sparse else " is not supported (m16n8 with 128 or 256 bits of K is)"  # fmt: skip
-        raise c.fail(f"this shape or type of mma{what}")
+        form, of_k = (".sp", "256 or 512") if sparse else ("", "128 or 256")
+        raise c.fail(f"this shape or type of mma{form} is not supported (m16n8 with {of_k} bits of K is)")
     if sparse and ta in ("e4m3", "e5m2") and k != 64:
         raise c.fail("mma.sp of 8-bit floats is supported with K = 64 alone")
     if (td == "s32") != (ta in ("s8", "u8")) or (td == "s32") != (tb in ("s8", "u8")):
@@ -91,7 +94,10 @@ def _mma(c: Ctx) -> None:
 
 @decoder("wgmma")
 def _wgmma(c: Ctx) -> None:
-    """m: N, K, f16 accumulator, A in registers, transpositions, signs, count of D, sparsity; operands D, A, B, scale-d, metadata."""
+    """m: N, K, f16 accumulator, A in registers, transpositions, negations, registers of D, sparsity.
+
+    Operands: D, A, B, scale-d, then the metadata of a sparse A.
+    """
     if c.take("fence"):
         c.drop("sync", "aligned")
         c.done()
@@ -118,10 +124,8 @@ def _wgmma(c: Ctx) -> None:
         c.count(6 + 2 * sparse, 8 + 2 * sparse)
         metadata, sparsity = [], 0
         if sparse:
-            metadata, sparsity = (
-                c.vector(c.ops.pop(3), 1, "metadata"),
-                1 | _sparsity(c, k, bits, c.ops.pop(3)) << 2,
-            )
+            metadata = c.vector(c.ops.pop(3), 1, "metadata")
+            sparsity = 1 | _sparsity(c, k, bits, c.ops.pop(3)) << 2
         d, a, b, scale, *signs = c.ops
         in_regs = isinstance(a, Vec)
         if not isinstance(d, Vec):
@@ -142,8 +146,15 @@ def _wgmma(c: Ctx) -> None:
         trans_a = values[2] if bits == 16 and not in_regs else 0
         trans_b = values[-1] if bits == 16 else 0
         neg = (1 if values[0] < 0 else 0) | (2 if values[1] < 0 else 0)
-        c.emit("wgmma", ta, tb, m=[n, k, int(td == "f16"), int(in_regs), trans_a | trans_b << 1, neg, len(d.items), sparsity],
-               ops=[*c.flat([d, a, b, scale]), *metadata], writes=range(len(d.items)))  # fmt: skip
+        registers = len(d.items)
+        c.emit(
+            "wgmma",
+            ta,
+            tb,
+            m=[n, k, int(td == "f16"), int(in_regs), trans_a | trans_b << 1, neg, registers, sparsity],
+            ops=[*c.flat([d, a, b, scale]), *metadata],
+            writes=range(registers),
+        )
     else:
         raise c.fail("unknown form of wgmma")
 
@@ -191,7 +202,7 @@ def _tcgen05(c: Ctx) -> None:
 
 
 def _ldst(c: Ctx, head: str) -> None:
-    """m0 shape, m1 repeat, m2 packed 16-bit, m3 register count, m4 split offset of 16x32bx2."""
+    """m0 shape, m1 repeat, m2 packed 16-bit, m3 number of registers, m4 split offset of 16x32bx2."""
     c.drop("sync", "aligned", "b32")
     if c.take("red"):
         raise c.fail("tcgen05.ld.red is not supported")
@@ -222,9 +233,12 @@ def _ldst(c: Ctx, head: str) -> None:
 
 
 def _tc_mma(c: Ctx, group: int) -> None:
-    """m0 group, m1 kind, m2 A in TMEM, m3 .ws, m4 length of the disable-output-lane vector, m5 block of a scale factor, m6 sparse A.
+    """Decode a product on tensor memory.
 
-    The address of a sparse A's metadata is the last operand of the core.
+    m0 group, m1 kind, m2 A in tensor memory, m3 .ws, m4 length of the disable-output-lane vector, m5 elements
+    per scale factor, m6 sparse A.
+
+    The last operand of a sparse product is the address of the metadata.
     """
     ws = int(c.take("ws"))
     sparse = int(c.take("sp"))
@@ -258,7 +272,7 @@ def _tc_mma(c: Ctx, group: int) -> None:
 
 
 def _tc_mma_scaled(c: Ctx, group: int, kind: int, ws: int) -> None:
-    """Of every block of K the products are multiplied by a factor of A's row and one of B's, in tensor memory."""
+    """Block scaling: a factor of A's row and one of B's column, in tensor memory, scale each block of K."""
     if not c.take("block_scale") or ws:
         raise c.fail("this kind goes with .block_scale, and without .ws")
     default, allowed = MMA_BLOCKS[kind]
@@ -275,7 +289,7 @@ def _tc_mma_scaled(c: Ctx, group: int, kind: int, ws: int) -> None:
     )
 
 
-#: shape of tcgen05.cp -> number for the core, rows, 16-byte units of a row
+#: shape of tcgen05.cp -> its number in the core, rows, 16-byte units per row
 CP_SHAPES = {
     "128x256b": (0, 128, 2),
     "4x256b": (1, 4, 2),
@@ -287,7 +301,7 @@ CP_SHAPES = {
 
 
 def _tc_cp(c: Ctx, group: int) -> None:
-    """m0 group, m1 shape, m2 rows, m3 units of a row; the formats that decompress on the way are refused."""
+    """m0 group, m1 shape, m2 rows, m3 16-byte units per row. Copies that decompress are not supported."""
     name = ".".join(c.tokens)
     if name not in CP_SHAPES:
         raise c.fail(f"this form of tcgen05.cp is not supported (supported: {', '.join(CP_SHAPES)})")

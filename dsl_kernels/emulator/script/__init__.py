@@ -1,15 +1,15 @@
-"""Check a program that launches kernels, with its own main and reference, where there is no GPU and no driver.
+"""Run a program with its own main and reference, without a GPU or a driver, and check every launch.
 
 >>> from dsl_kernels.emulator.script import emulated
 >>> with emulated("sm_90a", interleavings=20) as session:              # doctest: +SKIP
 ...     y = my_kernel(torch.ones(64, device="cuda"))
 >>> print(summary(session))                                            # doctest: +SKIP
 
-It verifies kernels that are written for NVIDIA GPUs before they run there: it is no platform to run them on, and
-nothing is translated. Launches of CuTe DSL, TileLang, Triton, Gluon and of the driver's calls from Python are recorded
-and executed by the emulator, in the order in which they are issued. No library is replaced: CuTe DSL's launches are read
-from the host function that it prints, the others at the Python interfaces of each DSL. docs/emulator.md lists what is
-recorded; every other call raises :class:`UnsupportedCall`.
+This verifies kernels written for NVIDIA GPUs before they run there: it is no platform to run them on, and
+nothing is translated. The emulator records launches of CuTe DSL, TileLang, Triton, Gluon and of the driver's
+calls from Python, and executes them in the order of issue. No library is replaced: CuTe DSL's launches are
+read from the host function that the DSL prints, the others at each DSL's Python interface.
+docs/emulator_runs.md lists what is recorded; every other call raises :class:`UnsupportedCall`.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ def emulated(
     explain: str | Path | None = None,
     **options: Any,
 ) -> Iterator[Session]:
-    """Record and execute every launch within the block, and check it.
+    """Record, execute and check every launch within the block.
 
     Args:
-        arch: What the program is compiled for: `sm_90a` or `sm_100a`.
-        interleavings: Interleavings that each launch is executed under; the memory is restored between them.
-        seed: Of the random ones.
-        check: "raise" ends the program at the first finding that is an error, "report" collects.
+        arch: The architecture to compile for: `sm_90a` or `sm_100a`.
+        interleavings: How many interleavings execute each launch; the memory is restored between them.
+        seed: Seed of the random interleavings.
+        check: "raise" ends the program at the first error; "report" collects findings.
         sms: SMs of the device that the program sees; persistent kernels launch that many CTAs.
         explain: A folder for pages that explain the first error of each launch.
-        options: Of :func:`dsl_kernels.emulator.launch`, such as ``strict_fences=True``.
+        options: Options of :func:`dsl_kernels.emulator.launch`, such as ``strict_fences=True``.
 
     Raises:
-        UnsupportedCall: a call that is not recorded.
+        UnsupportedCall: the program makes a call that is not recorded.
         EmulatorError: a check failed (with ``check="raise"``).
-        UnsupportedInstruction: a kernel executes what the emulator has not.
+        UnsupportedInstruction: the emulator does not execute an instruction of a kernel.
         UnsupportedArchError: no such architecture.
     """
     if check not in ("raise", "report"):
@@ -100,7 +100,8 @@ def _installed(session: Session, folder: Path) -> Iterator[None]:
         "triton": lambda: triton.install(session),
     }
     variables = {
-        "TORCHDYNAMO_DISABLE": "1",  # torch.compile would generate kernels for the CPU; without it the function runs
+        # torch.compile would generate kernels for the CPU; without Dynamo the function itself runs.
+        "TORCHDYNAMO_DISABLE": "1",
         **cutedsl.variables(session, folder),
         **tilelang.variables(session),
         **triton.variables(session, folder),

@@ -1,6 +1,6 @@
-"""``cuda.bindings`` while a program is checked: its functions record, its types stay what they are.
+"""``cuda.bindings`` while a program is checked: recording functions replace its functions; its types stay.
 
-A function that is not recorded raises :class:`UnsupportedCall` when it is called.
+A call of a function that is not recorded raises :class:`UnsupportedCall`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _status(code: int) -> Answer:
 
 
 def _address(value: Any) -> int:
-    """An address from an integer, a handle of the bindings, or what has a buffer."""
+    """The address in an integer or a handle of the bindings, or of an object's buffer."""
     if value is None:
         return 0
     if isinstance(value, int):
@@ -59,7 +59,7 @@ def _bytes(value: Any) -> int:
 
 
 def _parameters(value: Any) -> tuple[int, Any]:
-    """The address of an array of pointers to parameters, and what keeps it alive."""
+    """The address of an array of pointers to parameters, and the objects that keep it alive."""
     if value is None or (isinstance(value, int) and not value):
         return 0, None
     if not isinstance(value, tuple):
@@ -79,7 +79,7 @@ def _parameters(value: Any) -> tuple[int, Any]:
 
 
 class Bindings:
-    """What the functions do, by their names, common to the driver's and the runtime's module."""
+    """The recording functions of the driver's and the runtime's module; DRIVER and RUNTIME name them."""
 
     def __init__(self, driver: Driver, types: ModuleType) -> None:
         self.driver, self.session, self.types = driver, driver.session, types
@@ -205,8 +205,8 @@ class Bindings:
         )
 
     def encode(
-        self, kind: Any, rank: int, address: Any, dims: Sequence[Any], strides: Sequence[Any], box: Sequence[Any],
-        steps: Sequence[Any], interleave: Any, swizzle: Any, promotion: Any, fill: Any,
+        self, kind: Any, rank: int, address: Any, dims: Sequence[Any], strides: Sequence[Any],
+        box: Sequence[Any], steps: Sequence[Any], interleave: Any, swizzle: Any, promotion: Any, fill: Any,
     ) -> Answer:  # fmt: skip
         """cuTensorMapEncodeTiled."""
         extents, pitches, boxes, jumps = (
@@ -229,17 +229,17 @@ class Bindings:
         return _ok(made)
 
     def encode_im2col(
-        self, kind: Any, rank: int, address: Any, dims: Sequence[Any], strides: Sequence[Any], lower: Sequence[Any],
-        upper: Sequence[Any], channels: Any, pixels: Any, steps: Sequence[Any], interleave: Any, swizzle: Any, promotion: Any,
-        fill: Any,
+        self, kind: Any, rank: int, address: Any, dims: Sequence[Any], strides: Sequence[Any],
+        lower: Sequence[Any], upper: Sequence[Any], channels: Any, pixels: Any, steps: Sequence[Any],
+        interleave: Any, swizzle: Any, promotion: Any, fill: Any,
     ) -> Answer:  # fmt: skip
         """cuTensorMapEncodeIm2col."""
         extents, pitches, jumps, low, high = (
             tuple(int(v) for v in values) for values in (dims, strides, steps, lower, upper)
         )
         descriptor = Descriptor(
-            _address(address), int(kind), extents, pitches, (int(channels), int(pixels)), jumps, int(swizzle), int(interleave),
-            int(fill), low, high,
+            _address(address), int(kind), extents, pitches, (int(channels), int(pixels)), jumps, int(swizzle),
+            int(interleave), int(fill), low, high,
         )  # fmt: skip
         descriptor.row(0, f"of the call of cuTensorMapEncodeIm2col over {_address(address):#x}")
         made = self.types.CUtensorMap()
@@ -247,14 +247,14 @@ class Bindings:
         return _ok(made)
 
     def launch(
-        self, function: Any, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, smem: int, stream: Any, params: Any,
-        extra: Any = 0,
+        self, function: Any, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, smem: int, stream: Any,
+        params: Any, extra: Any = 0,
     ) -> Answer:  # fmt: skip
         address, _keep = _parameters(params)
         return _status(
             self.driver.launch(
-                _address(function), (gx, gy, gz), (bx, by, bz), int(smem), _address(stream), address, _address(extra),
-                source="cuda.bindings",
+                _address(function), (gx, gy, gz), (bx, by, bz), int(smem), _address(stream), address,
+                _address(extra), source="cuda.bindings",
             )
         )  # fmt: skip
 
@@ -274,66 +274,72 @@ class Bindings:
         block = (config.blockDimX, config.blockDimY, config.blockDimZ)
         return _status(
             self.driver.launch(
-                _address(function), grid, block, int(config.sharedMemBytes), _address(config.hStream), address, _address(extra),
-                attributes, "cuda.bindings",
+                _address(function), grid, block, int(config.sharedMemBytes), _address(config.hStream),
+                address, _address(extra), attributes, "cuda.bindings",
             )
         )  # fmt: skip
 
 
-#: function of cuda.bindings.driver -> method, and the type that its value is given in
+#: function of cuda.bindings.driver -> (method of Bindings, type that wraps its value)
 DRIVER: dict[str, tuple[str, str | None]] = {
     "cuInit": ("init", None), "cuDriverGetVersion": ("version", None), "cuDeviceGetCount": ("count", None),
-    "cuDeviceGet": ("same", "CUdevice"), "cuDeviceGetAttribute": ("attribute", None), "cuDeviceGetName": ("name", None),
-    "cuDeviceComputeCapability": ("capability", None), "cuDeviceTotalMem": ("total_memory", None),
-    "cuCtxCreate": ("one", "CUcontext"), "cuCtxGetCurrent": ("one", "CUcontext"), "cuCtxSetCurrent": ("nothing", None),
-    "cuCtxPushCurrent": ("nothing", None), "cuCtxPopCurrent": ("one", "CUcontext"), "cuCtxDestroy": ("nothing", None),
-    "cuCtxSynchronize": ("nothing", None), "cuDevicePrimaryCtxRetain": ("one", "CUcontext"),
-    "cuDevicePrimaryCtxRelease": ("nothing", None), "cuGetErrorName": ("error_text", None),
-    "cuGetErrorString": ("error_text", None), "cuMemGetInfo": ("memory_info", None),
-    "cuModuleLoadData": ("load", "CUmodule"), "cuModuleLoadDataEx": ("load", "CUmodule"), "cuModuleUnload": ("unload", None),
+    "cuDeviceGet": ("same", "CUdevice"), "cuDeviceGetAttribute": ("attribute", None),
+    "cuDeviceGetName": ("name", None), "cuDeviceComputeCapability": ("capability", None),
+    "cuDeviceTotalMem": ("total_memory", None), "cuCtxCreate": ("one", "CUcontext"),
+    "cuCtxGetCurrent": ("one", "CUcontext"), "cuCtxSetCurrent": ("nothing", None),
+    "cuCtxPushCurrent": ("nothing", None), "cuCtxPopCurrent": ("one", "CUcontext"),
+    "cuCtxDestroy": ("nothing", None), "cuCtxSynchronize": ("nothing", None),
+    "cuDevicePrimaryCtxRetain": ("one", "CUcontext"), "cuDevicePrimaryCtxRelease": ("nothing", None),
+    "cuGetErrorName": ("error_text", None), "cuGetErrorString": ("error_text", None),
+    "cuMemGetInfo": ("memory_info", None), "cuModuleLoadData": ("load", "CUmodule"),
+    "cuModuleLoadDataEx": ("load", "CUmodule"), "cuModuleUnload": ("unload", None),
     "cuModuleGetFunction": ("function", "CUfunction"), "cuLibraryLoadData": ("load", "CUlibrary"),
     "cuLibraryUnload": ("unload", None), "cuLibraryGetKernel": ("function", "CUkernel"),
     "cuKernelGetFunction": ("same", "CUfunction"), "cuFuncSetAttribute": ("nothing", None),
     "cuKernelSetAttribute": ("nothing", None), "cuFuncSetCacheConfig": ("nothing", None),
-    "cuOccupancyMaxActiveBlocksPerMultiprocessor": ("one", None),
-    "cuMemAlloc": ("allocate", "CUdeviceptr"), "cuMemAllocAsync": ("allocate", "CUdeviceptr"),
-    "cuMemAllocManaged": ("allocate", "CUdeviceptr"), "cuMemAllocHost": ("allocate", None), "cuMemFree": ("free", None),
-    "cuMemFreeAsync": ("free", None), "cuMemFreeHost": ("free", None),
-    "cuMemcpyHtoD": ("copy", None), "cuMemcpyDtoH": ("copy", None), "cuMemcpyDtoD": ("copy", None), "cuMemcpy": ("copy", None),
-    "cuMemcpyHtoDAsync": ("copy", None), "cuMemcpyDtoHAsync": ("copy", None), "cuMemcpyDtoDAsync": ("copy", None),
-    "cuMemcpyAsync": ("copy", None),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": ("one", None), "cuMemAlloc": ("allocate", "CUdeviceptr"),
+    "cuMemAllocAsync": ("allocate", "CUdeviceptr"), "cuMemAllocManaged": ("allocate", "CUdeviceptr"),
+    "cuMemAllocHost": ("allocate", None), "cuMemFree": ("free", None), "cuMemFreeAsync": ("free", None),
+    "cuMemFreeHost": ("free", None), "cuMemcpyHtoD": ("copy", None), "cuMemcpyDtoH": ("copy", None),
+    "cuMemcpyDtoD": ("copy", None), "cuMemcpy": ("copy", None), "cuMemcpyHtoDAsync": ("copy", None),
+    "cuMemcpyDtoHAsync": ("copy", None), "cuMemcpyDtoDAsync": ("copy", None), "cuMemcpyAsync": ("copy", None),
     "cuMemsetD8": ("fill", None), "cuMemsetD8Async": ("fill", None), "cuMemsetD16": ("fill:2", None),
-    "cuMemsetD16Async": ("fill:2", None), "cuMemsetD32": ("fill:4", None), "cuMemsetD32Async": ("fill:4", None),
-    "cuStreamCreate": ("stream", "CUstream"), "cuStreamCreateWithPriority": ("stream", "CUstream"),
-    "cuStreamDestroy": ("nothing", None), "cuStreamSynchronize": ("nothing", None), "cuStreamQuery": ("nothing", None),
+    "cuMemsetD16Async": ("fill:2", None), "cuMemsetD32": ("fill:4", None),
+    "cuMemsetD32Async": ("fill:4", None), "cuStreamCreate": ("stream", "CUstream"),
+    "cuStreamCreateWithPriority": ("stream", "CUstream"), "cuStreamDestroy": ("nothing", None),
+    "cuStreamSynchronize": ("nothing", None), "cuStreamQuery": ("nothing", None),
     "cuStreamWaitEvent": ("wait", None), "cuStreamBeginCapture": ("begin_capture", None),
-    "cuStreamEndCapture": ("end_capture", "CUgraph"),
-    "cuEventCreate": ("event", "CUevent"), "cuEventDestroy": ("nothing", None), "cuEventRecord": ("record", None),
-    "cuEventSynchronize": ("nothing", None), "cuEventQuery": ("nothing", None), "cuEventElapsedTime": ("elapsed", None),
-    "cuGraphInstantiate": ("instantiate", "CUgraphExec"), "cuGraphLaunch": ("launch_graph", None),
-    "cuGraphDestroy": ("nothing", None), "cuGraphExecDestroy": ("nothing", None),
-    "cuTensorMapEncodeIm2col": ("encode_im2col", None),
-    "cuTensorMapEncodeTiled": ("encode", None), "cuLaunchKernel": ("launch", None), "cuLaunchKernelEx": ("launch_with", None),
+    "cuStreamEndCapture": ("end_capture", "CUgraph"), "cuEventCreate": ("event", "CUevent"),
+    "cuEventDestroy": ("nothing", None), "cuEventRecord": ("record", None),
+    "cuEventSynchronize": ("nothing", None), "cuEventQuery": ("nothing", None),
+    "cuEventElapsedTime": ("elapsed", None), "cuGraphInstantiate": ("instantiate", "CUgraphExec"),
+    "cuGraphLaunch": ("launch_graph", None), "cuGraphDestroy": ("nothing", None),
+    "cuGraphExecDestroy": ("nothing", None), "cuTensorMapEncodeIm2col": ("encode_im2col", None),
+    "cuTensorMapEncodeTiled": ("encode", None), "cuLaunchKernel": ("launch", None),
+    "cuLaunchKernelEx": ("launch_with", None),
 }  # fmt: skip
-#: the same of cuda.bindings.runtime
+#: the same for cuda.bindings.runtime
 RUNTIME: dict[str, tuple[str, str | None]] = {
-    "cudaGetDeviceCount": ("count", None), "cudaGetDevice": ("zero", None), "cudaSetDevice": ("nothing", None),
-    "cudaDeviceGetAttribute": ("attribute", None), "cudaDeviceSynchronize": ("nothing", None),
-    "cudaDriverGetVersion": ("version", None), "cudaRuntimeGetVersion": ("version", None),
-    "cudaGetLastError": ("nothing", None), "cudaPeekAtLastError": ("nothing", None), "cudaGetErrorName": ("error_text", None),
+    "cudaGetDeviceCount": ("count", None), "cudaGetDevice": ("zero", None),
+    "cudaSetDevice": ("nothing", None), "cudaDeviceGetAttribute": ("attribute", None),
+    "cudaDeviceSynchronize": ("nothing", None), "cudaDriverGetVersion": ("version", None),
+    "cudaRuntimeGetVersion": ("version", None), "cudaGetLastError": ("nothing", None),
+    "cudaPeekAtLastError": ("nothing", None), "cudaGetErrorName": ("error_text", None),
     "cudaGetErrorString": ("error_text", None), "cudaMemGetInfo": ("memory_info", None),
-    "cudaMalloc": ("allocate", None), "cudaMallocAsync": ("allocate", None), "cudaMallocManaged": ("allocate", None),
-    "cudaMallocHost": ("allocate", None), "cudaFree": ("free", None), "cudaFreeAsync": ("free", None),
-    "cudaFreeHost": ("free", None), "cudaMemcpy": ("runtime_copy", None), "cudaMemcpyAsync": ("runtime_copy", None),
-    "cudaMemset": ("fill", None), "cudaMemsetAsync": ("fill", None),
-    "cudaStreamCreate": ("stream", "cudaStream_t"), "cudaStreamCreateWithFlags": ("stream", "cudaStream_t"),
-    "cudaStreamDestroy": ("nothing", None), "cudaStreamSynchronize": ("nothing", None), "cudaStreamQuery": ("nothing", None),
+    "cudaMalloc": ("allocate", None), "cudaMallocAsync": ("allocate", None),
+    "cudaMallocManaged": ("allocate", None), "cudaMallocHost": ("allocate", None), "cudaFree": ("free", None),
+    "cudaFreeAsync": ("free", None), "cudaFreeHost": ("free", None), "cudaMemcpy": ("runtime_copy", None),
+    "cudaMemcpyAsync": ("runtime_copy", None), "cudaMemset": ("fill", None),
+    "cudaMemsetAsync": ("fill", None), "cudaStreamCreate": ("stream", "cudaStream_t"),
+    "cudaStreamCreateWithFlags": ("stream", "cudaStream_t"), "cudaStreamDestroy": ("nothing", None),
+    "cudaStreamSynchronize": ("nothing", None), "cudaStreamQuery": ("nothing", None),
     "cudaStreamWaitEvent": ("wait", None), "cudaStreamBeginCapture": ("begin_capture", None),
     "cudaStreamEndCapture": ("end_capture", "cudaGraph_t"), "cudaEventCreate": ("event", "cudaEvent_t"),
     "cudaEventCreateWithFlags": ("event", "cudaEvent_t"), "cudaEventDestroy": ("nothing", None),
-    "cudaEventRecord": ("record", None), "cudaEventSynchronize": ("nothing", None), "cudaEventElapsedTime": ("elapsed", None),
-    "cudaGraphInstantiate": ("instantiate", "cudaGraphExec_t"), "cudaGraphLaunch": ("launch_graph", None),
-    "cudaGraphDestroy": ("nothing", None), "cudaGraphExecDestroy": ("nothing", None),
+    "cudaEventRecord": ("record", None), "cudaEventSynchronize": ("nothing", None),
+    "cudaEventElapsedTime": ("elapsed", None), "cudaGraphInstantiate": ("instantiate", "cudaGraphExec_t"),
+    "cudaGraphLaunch": ("launch_graph", None), "cudaGraphDestroy": ("nothing", None),
+    "cudaGraphExecDestroy": ("nothing", None),
 }  # fmt: skip
 
 
@@ -370,7 +376,7 @@ def _refused(name: str) -> Callable[..., Any]:
 def install(
     driver: Driver, module: ModuleType, table: dict[str, tuple[str, str | None]], prefix: str
 ) -> Iterator[None]:
-    """Put recording functions into a module of cuda.bindings."""
+    """Replace the functions of a module of cuda.bindings while the context is open."""
     patches, bindings = Patches(), Bindings(driver, module)
     try:
         for name in dir(module):

@@ -1,8 +1,8 @@
-"""CuTe DSL's launches: the host function that it prints is evaluated, its compiled form is never called.
+"""CuTe DSL's launches: the emulator evaluates the printed host function and never calls its machine code.
 
-The DSL compiles as always, without a device. What a call of the compiled function would launch is read from the printed
-host function (`hostir`): the launch's configuration, the parameters' bytes and the descriptors of tensor maps that it
-writes. None of the DSL's libraries is replaced, and none of them is called for a launch.
+The DSL compiles as usual, without a device. Evaluating the printed host function (`hostir`) tells what a call
+of the compiled function would launch: the configuration, the bytes of the parameters and the descriptors of
+tensor maps. None of the DSL's libraries is replaced, and a launch calls none of them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .hooks import Patches
 from .hostir import HostProgram
 from .session import Kernel, Session
 
-# cudaLaunchConfig_t of the printed host function: grid, block, shared memory, stream, attributes, their count.
+# cudaLaunchConfig_t: grid, block, bytes of shared memory, stream, address and number of the attributes.
 _CONFIG = struct.Struct("<6IQQQI")
 _ATTRIBUTE_BYTES = 72
 
 
 def variables(session: Session, folder: Path) -> dict[str, str]:
-    """Environment variables that make the DSL keep its PTX, compile for the architecture and cache nothing."""
+    """Environment variables: the DSL keeps its PTX, compiles for the architecture and caches nothing."""
     values = {
         "ARCH": session.device.arch.name,
         "KEEP_PTX": "1",
@@ -37,13 +37,13 @@ def variables(session: Session, folder: Path) -> dict[str, str]:
         "DUMP_DIR": str(folder),
         "DISABLE_FILE_CACHING": "1",
     }
-    # The second is of `cute.jit(is_experimental=True)`.
+    # `cute.jit(is_experimental=True)` reads the second.
     prefixes = ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL")
     return {f"{prefix}_{name}": value for prefix in prefixes for name, value in values.items()}
 
 
 class _Programs:
-    """The evaluated host function of each compiled function, and the calls that it may make."""
+    """The host function of each compiled function, and the calls that it may make."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -119,15 +119,15 @@ class _Programs:
                 return [ctypes.string_at(p, n) for p, n in zip(pointers, sizes, strict=True)]
 
             self.session.launch(
-                kernel, grid, block, parameters, source="CuTe DSL", cluster=cluster, dynamic_smem=smem, stream=stream,
-                attributes=names,
+                kernel, grid, block, parameters, source="CuTe DSL", cluster=cluster, dynamic_smem=smem,
+                stream=stream, attributes=names,
             )  # fmt: skip
             return 0
 
         return launch
 
     def call(self, compiled: Any, addresses: list[Any]) -> int:
-        """What a call of the compiled function with these arguments would do."""
+        """Do what a call of the compiled function with these arguments would do; gives its result."""
         program = self.of(compiled)
         name = compiled.function_name
         if name not in program.functions:
@@ -143,13 +143,12 @@ class _Programs:
 def _configured(arguments: tuple[int, ...]) -> tuple[Any, ...]:
     config, handle, params = arguments
     *sizes, smem, stream, attributes, count = _CONFIG.unpack(ctypes.string_at(config, _CONFIG.size))
-    found = []
+    named = []
     for i in range(count):
-        key, *value = struct.unpack(
-            "<I4x3I", ctypes.string_at(attributes + i * _ATTRIBUTE_BYTES, 20)
-        )  # a launch attribute: its number, and what it is set to from byte 8
-        found.append((key, value))
-    return handle, sizes[:3], sizes[3:6], smem, stream, found, params
+        # A launch attribute holds its number at byte 0 and its value from byte 8 on.
+        key, *value = struct.unpack("<I4x3I", ctypes.string_at(attributes + i * _ATTRIBUTE_BYTES, 20))
+        named.append((key, value))
+    return handle, sizes[:3], sizes[3:6], smem, stream, named, params
 
 
 def _plain(arguments: tuple[int, ...]) -> tuple[Any, ...]:
@@ -158,18 +157,18 @@ def _plain(arguments: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def _entry(ptx: str, variable: str) -> Kernel:
-    """The entry whose handle lies in a module variable, which is named after binary and entry."""
+    """The entry whose handle a module variable holds; the variable's name ends in the entry's."""
     from ..launch import _parse
 
     entries = _parse(ptx).entries
-    found = [name for name in entries if variable.endswith("_" + name) or variable == name]
-    if not found:
+    names = [name for name in entries if variable.endswith("_" + name) or variable == name]
+    if not names:
         raise UnsupportedCall(
             "CuTe DSL's host function",
             got=f"a launch of {variable!r}, of which the PTX has no entry ({', '.join(entries)})",
             fix="report it with the program",
         )
-    return Kernel(ptx, max(found, key=len))
+    return Kernel(ptx, max(names, key=len))
 
 
 def _c_string(address: int) -> str:
@@ -177,7 +176,7 @@ def _c_string(address: int) -> str:
 
 
 class _Bound:
-    """What `to(device)` gives: the function for the one device."""
+    """The result of `to(device)`: the function for the one device."""
 
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled
@@ -190,7 +189,7 @@ class _Bound:
 
 
 def _called_once(session: Session) -> Callable[..., float]:
-    """In the place of the DSL's benchmark: the function is called once, with its first arguments."""
+    """Replaces the DSL's benchmark: calls the function once, with its first arguments."""
 
     def benchmark(function: Any, *args: Any, **kwargs: Any) -> float:
         generator = kwargs.get("workspace_generator")
@@ -204,7 +203,7 @@ def _called_once(session: Session) -> Callable[..., float]:
 
 @contextmanager
 def install(session: Session) -> Iterator[None]:
-    """Calls of compiled functions are evaluated for the time of the check."""
+    """Evaluate calls of compiled functions while the context is open."""
     from cutlass.cutlass_dsl import cutlass as dsls
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction as Compiled
     from cutlass.utils.hardware_info import HardwareInfo
@@ -235,7 +234,7 @@ def install(session: Session) -> Iterator[None]:
 
 @contextmanager
 def install_benchmark(session: Session, module: str) -> Iterator[None]:
-    """The DSL's benchmark calls once."""
+    """Replace the benchmark of a module of the DSL while the context is open."""
     patches = Patches()
     try:
         patches.set(sys.modules[module], "benchmark", _called_once(session))

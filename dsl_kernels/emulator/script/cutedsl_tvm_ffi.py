@@ -1,7 +1,8 @@
-"""CuTe DSL's functions with TVM's FFI (`--enable-tvm-ffi`): the FFI converts arguments, the printed function is evaluated.
+"""CuTe DSL's functions with TVM's FFI (`--enable-tvm-ffi`).
 
-A compiled function becomes an FFI function whose code is a callback of Python. What the FFI hands over, packed values
-with pointers to DLPack tensors, is what the host function that the DSL printed reads.
+A compiled function becomes an FFI function whose code is a Python callback. The FFI converts the arguments to
+packed values with pointers to DLPack tensors, and the callback evaluates the printed host function, which
+reads these values.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.
 
 
 class _OnDevice:
-    """A tensor that exports itself by DLPack through Python, where its device is said to be CUDA."""
+    """A tensor that exports DLPack through Python, where torch's functions report CUDA as its device."""
 
     def __init__(self, tensor: Any) -> None:
         self._tensor = tensor
@@ -32,7 +33,7 @@ class _OnDevice:
 
 
 class _Calls:
-    """Functions in the place of compiled ones; what a launch raises passes through the FFI's C code by hand."""
+    """Replacements of compiled functions; `raised` carries exceptions, which cannot pass through C code."""
 
     def __init__(self, session: Session, program: Callable[[Any], HostProgram]) -> None:
         import tvm_ffi
@@ -42,7 +43,7 @@ class _Calls:
         self.raised: list[BaseException] = []
 
     def function(self, compiled: Any) -> Any:
-        """An FFI function that evaluates the printed host function of a compiled one."""
+        """An FFI function that evaluates the host function that the DSL printed for a compiled one."""
         import tvm_ffi
 
         reference: Any = weakref.ref(compiled)
@@ -73,14 +74,14 @@ class _Calls:
         return call
 
     def imported(self, value: Any, **options: Any) -> Any:
-        """The FFI's tensor over a foreign one: the device's say that they are CUDA's."""
+        """The FFI's tensor over a foreign one; a tensor of the emulated device reports CUDA."""
         import torch
 
         on_device = isinstance(value, torch.Tensor) and self.session.memory.holds(value)
         return self.from_dlpack(_OnDevice(value) if on_device else value, **options)
 
     def _given(self, value: Any) -> Any:
-        """An argument as the FFI takes it."""
+        """An argument in the form that the FFI takes."""
         import torch
 
         if isinstance(value, torch.Tensor):
@@ -96,7 +97,7 @@ def _status(value: Any) -> int:
 
 
 def library_calls() -> dict[str, Callable[..., int]]:
-    """Calls of the printed function into the FFI's own library, which keeps what an error says."""
+    """The calls that a printed host function makes into the FFI's library, which stores error messages."""
     import torch
     from tvm_ffi.libinfo import find_libtvm_ffi
 
@@ -121,7 +122,7 @@ def library_calls() -> dict[str, Callable[..., int]]:
 
 
 def install(session: Session, patches: Patches, program: Callable[[Any], HostProgram]) -> None:
-    """Functions that are compiled with TVM's FFI from now on are evaluated when called."""
+    """From now on, evaluate calls of functions that are compiled with TVM's FFI."""
     import tvm_ffi
     from cutlass.cutlass_dsl import tvm_ffi_provider as provider
 

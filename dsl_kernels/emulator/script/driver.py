@@ -1,7 +1,7 @@
-"""The driver's calls that a checked program makes from Python, recorded: what both ways of calling it share.
+"""The driver's calls that a checked program makes from Python: what ``cuda.bindings`` and ctypes share.
 
-Nothing here is a library: calls reach it as Python functions that stand in the place of ``cuda.bindings`` functions or
-of those of ``ctypes.CDLL("libcuda.so.1")``, in this process and for the time of the check.
+Nothing here is a library. Python functions replace those of ``cuda.bindings`` or of
+``ctypes.CDLL("libcuda.so.1")``, in this process and while the program is checked.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from .session import Graph, Kernel, Session, ptx_text
 SUCCESS, INVALID_VALUE, INVALID_HANDLE, NOT_FOUND = 0, 1, 400, 500
 VERSION = 13000
 
-# Attributes of a launch (CUlaunchAttributeID) that are recorded; others change no result.
+# Attributes of a launch (CUlaunchAttributeID) that are recorded; the others do not affect results.
 CLUSTER, COOPERATIVE, DEPENDENT = 4, 2, 6
 ATTRIBUTE_NAMES = {COOPERATIVE: "cooperative", DEPENDENT: "dependent"}
 
-# CUdevice_attribute -> answer, where it is not taken from the architecture.
+# CUdevice_attribute -> answer, for attributes that do not depend on the architecture.
 _ATTRIBUTES = {
-    1: 1024, 2: 1024, 3: 1024, 4: 64, 5: 2**31 - 1, 6: 65535, 7: 65535, 10: 32, 13: 1_000_000, 16: None, 33: 0, 34: 0,
-    35: 0, 38: None, 39: 2048, 41: 1, 50: 0, 75: None, 76: None, 78: 1, 79: 1, 80: 1, 81: None, 82: None, 83: 1,
-    95: 1, 97: None, 106: 32, 111: None, 115: 1, 120: 1, 121: 1, 143: 0, 144: 0,
+    1: 1024, 2: 1024, 3: 1024, 4: 64, 5: 2**31 - 1, 6: 65535, 7: 65535, 10: 32, 13: 1_000_000, 16: None,
+    33: 0, 34: 0, 35: 0, 38: None, 39: 2048, 41: 1, 50: 0, 75: None, 76: None, 78: 1, 79: 1, 80: 1, 81: None,
+    82: None, 83: 1, 95: 1, 97: None, 106: 32, 111: None, 115: 1, 120: 1, 121: 1, 143: 0, 144: 0,
 }  # fmt: skip
 
 
 def encode_tiled(
-    to: int, kind: int, rank: int, address: int, dims: int, strides: int, box: int, steps: int, interleave: int, swizzle: int,
-    promotion: int, fill: int,
+    to: int, kind: int, rank: int, address: int, dims: int, strides: int, box: int, steps: int,
+    interleave: int, swizzle: int, promotion: int, fill: int,
 ) -> int:  # fmt: skip
-    """``cuTensorMapEncodeTiled``, its arrays given by their addresses.
+    """``cuTensorMapEncodeTiled``; the arrays are given by their addresses.
 
     Raises:
         LaunchError: the driver would refuse the map.
@@ -45,8 +45,8 @@ def encode_tiled(
 
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
     descriptor = Descriptor(
-        address, kind, _read(u64, dims, rank), _read(u64, strides, rank - 1), _read(u32, box, rank), _read(u32, steps, rank),
-        swizzle, interleave, fill,
+        address, kind, _read(u64, dims, rank), _read(u64, strides, rank - 1), _read(u32, box, rank),
+        _read(u32, steps, rank), swizzle, interleave, fill,
     )  # fmt: skip
     descriptor.row(0, f"of the call of cuTensorMapEncodeTiled over {address:#x}")
     ctypes.memmove(to, descriptor.encode(), SIZE)
@@ -54,10 +54,10 @@ def encode_tiled(
 
 
 def encode_im2col(
-    to: int, kind: int, rank: int, address: int, dims: int, strides: int, lower: int, upper: int, channels: int, pixels: int,
-    steps: int, interleave: int, swizzle: int, promotion: int, fill: int,
+    to: int, kind: int, rank: int, address: int, dims: int, strides: int, lower: int, upper: int,
+    channels: int, pixels: int, steps: int, interleave: int, swizzle: int, promotion: int, fill: int,
 ) -> int:  # fmt: skip
-    """``cuTensorMapEncodeIm2col``, its arrays given by their addresses.
+    """``cuTensorMapEncodeIm2col``; the arrays are given by their addresses.
 
     Raises:
         LaunchError: the driver would refuse the map.
@@ -67,8 +67,8 @@ def encode_im2col(
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
     corners = [_read(ctypes.c_int, at, rank - 2) for at in (lower, upper)]
     descriptor = Descriptor(
-        address, kind, _read(u64, dims, rank), _read(u64, strides, rank - 1), (channels, pixels), _read(u32, steps, rank),
-        swizzle, interleave, fill, *corners,
+        address, kind, _read(u64, dims, rank), _read(u64, strides, rank - 1), (channels, pixels),
+        _read(u32, steps, rank), swizzle, interleave, fill, *corners,
     )  # fmt: skip
     descriptor.row(0, f"of the call of cuTensorMapEncodeIm2col over {address:#x}")
     ctypes.memmove(to, descriptor.encode(), SIZE)
@@ -80,7 +80,7 @@ def _read(kind: Any, at: int, count: int) -> list[int]:
 
 
 class Driver:
-    """Modules, functions, memory, streams, events and graphs by handles."""
+    """Modules, functions, memory, streams, events and graphs, by their handles."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -98,8 +98,9 @@ class Driver:
         """The answer to cuDeviceGetAttribute."""
         d = self.session.device
         special = {
-            8: d.static_smem, 12: d.arch.registers_per_sm, 16: d.sms, 38: d.l2_bytes, 75: d.capability[0], 76: d.capability[1],
-            81: d.arch.smem_per_sm, 82: d.arch.registers_per_sm, 97: d.arch.smem_per_cta, 111: d.reserved_smem,
+            8: d.static_smem, 12: d.arch.registers_per_sm, 16: d.sms, 38: d.l2_bytes, 75: d.capability[0],
+            76: d.capability[1], 81: d.arch.smem_per_sm, 82: d.arch.registers_per_sm, 97: d.arch.smem_per_cta,
+            111: d.reserved_smem,
         }  # fmt: skip
         if number in special:
             return special[number]
@@ -117,7 +118,7 @@ class Driver:
         return handle
 
     def function(self, module: int, name: str) -> int | None:
-        """A handle of an entry; None when the module has none of that name."""
+        """A handle of an entry; None where the module has no entry of that name."""
         ptx = self.modules.get(module)
         if ptx is None or name not in _parse(ptx).entries:
             return None
@@ -174,21 +175,21 @@ class Driver:
         attributes: Sequence[tuple[int, Sequence[int]]] = (),
         source: str = "driver",
     ) -> int:
-        """A launch by addresses: ``params`` is the array of pointers, ``extra`` the packed buffer's description."""
+        """Launch a kernel; ``params`` and ``extra`` are the addresses that cuLaunchKernel takes."""
         kernel = self.functions.get(function)
         if kernel is None:
             return INVALID_HANDLE
         cluster = next((value[:3] for name, value in attributes if name == CLUSTER), None)
         names = [ATTRIBUTE_NAMES[name] for name, value in attributes if name in ATTRIBUTE_NAMES and value[0]]
         self.session.launch(
-            kernel, grid, block, _reader(params, extra), source=source, cluster=cluster, dynamic_smem=smem, stream=stream,
-            attributes=names,
+            kernel, grid, block, _reader(params, extra), source=source, cluster=cluster, dynamic_smem=smem,
+            stream=stream, attributes=names,
         )  # fmt: skip
         return SUCCESS
 
 
 def _reader(params: int, extra: int) -> Callable[[Sequence[int]], list[bytes] | bytes]:
-    """The parameters' bytes from where cuLaunchKernel's last arguments point."""
+    """A function from the parameters' sizes to their bytes, read through cuLaunchKernel's last arguments."""
 
     def pointers(sizes: Sequence[int]) -> list[bytes] | bytes:
         if not sizes:
@@ -207,7 +208,7 @@ def _reader(params: int, extra: int) -> Callable[[Sequence[int]], list[bytes] | 
 
 
 def _packed(extra: int) -> bytes:
-    """The buffer of CU_LAUNCH_PARAM_BUFFER_POINTER (1) and _BUFFER_SIZE (2), ended by 0."""
+    """The buffer that a list of CU_LAUNCH_PARAM_BUFFER_POINTER (1), _BUFFER_SIZE (2) and 0 (end) names."""
     buffer = length = 0
     for i in range(0, 8, 2):
         key, value = (ctypes.c_void_p * 2).from_address(extra + 8 * i)

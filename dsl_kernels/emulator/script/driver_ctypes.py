@@ -1,7 +1,8 @@
-"""``ctypes.CDLL("libcuda.so.1")`` while a program is checked: an object with the recorded calls of the driver.
+"""``ctypes.CDLL("libcuda.so.1")`` while a program is checked: an object with the recorded driver calls.
 
-Each call is a C function pointer that ctypes makes of a Python function, so what ctypes does for arguments (references,
-arrays, byte strings) it does here too. A call that is not recorded is refused by name when it is looked up.
+Each call is a C function pointer that ctypes makes of a Python function, so that ctypes converts arguments as
+usual (references, arrays, byte strings). Looking up a call that is not recorded raises
+:class:`UnsupportedCall`.
 """
 
 from __future__ import annotations
@@ -31,12 +32,11 @@ from .hooks import Patches
 
 _NAMES = ("libcuda.so", "libcuda.so.1", "nvcuda.dll")
 _LETTERS: dict[str, Any] = {
-    "p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "z": ctypes.c_size_t, "q": ctypes.c_uint64, "s": ctypes.c_char_p,
-    "b": ctypes.c_ubyte, "h": ctypes.c_ushort,
+    "p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "z": ctypes.c_size_t, "q": ctypes.c_uint64,
+    "s": ctypes.c_char_p, "b": ctypes.c_ubyte, "h": ctypes.c_ushort,
 }  # fmt: skip
-_CONFIG = struct.Struct(
-    "<7I4xQQI"
-)  # CUlaunchConfig: grid, block, shared memory, stream, attributes, their count
+# CUlaunchConfig: grid, block, bytes of shared memory, stream, address and number of the attributes.
+_CONFIG = struct.Struct("<7I4xQQI")
 _ATTRIBUTE_BYTES = 72
 
 
@@ -48,35 +48,35 @@ def _write(address: int | None, value: int, kind: Any = ctypes.c_void_p) -> int:
 
 
 class CApi:
-    """The calls by their C prototypes: ``name = "letters of the parameters"`` and a method of that name."""
+    """The recorded calls: each has a prototype (letters of its parameters) and a method of the same name."""
 
     PROTOTYPES: ClassVar[dict[str, str]] = {
-        "cuInit": "u", "cuDriverGetVersion": "p", "cuDeviceGet": "pi", "cuDeviceGetCount": "p", "cuDeviceGetName": "pii",
-        "cuDeviceGetAttribute": "pii", "cuDeviceTotalMem": "pi", "cuDeviceComputeCapability": "ppi", "cuCtxCreate": "pui",
-        "cuCtxDestroy": "p", "cuCtxGetCurrent": "p", "cuCtxSetCurrent": "p", "cuCtxPushCurrent": "p", "cuCtxPopCurrent": "p",
-        "cuCtxSynchronize": "", "cuCtxGetDevice": "p", "cuDevicePrimaryCtxRetain": "pi", "cuDevicePrimaryCtxRelease": "i",
-        "cuGetErrorName": "ip", "cuGetErrorString": "ip", "cuGetProcAddress": "spiqp",
-        "cuModuleLoad": "ps", "cuModuleLoadData": "pp", "cuModuleLoadDataEx": "ppupp", "cuModuleUnload": "p",
-        "cuModuleGetFunction": "pps", "cuLibraryLoadData": "ppppuppu", "cuLibraryUnload": "p", "cuLibraryGetKernel": "pps",
-        "cuKernelGetFunction": "pp", "cuFuncSetAttribute": "pii", "cuFuncGetAttribute": "pip", "cuFuncSetCacheConfig": "pi",
-        "cuKernelSetAttribute": "iipi", "cuOccupancyMaxActiveBlocksPerMultiprocessor": "ppiz",
-        "cuMemAlloc": "pz", "cuMemAllocAsync": "pzp", "cuMemAllocManaged": "pzu", "cuMemFree": "q", "cuMemFreeAsync": "qp",
-        "cuMemAllocHost": "pz", "cuMemFreeHost": "p", "cuMemGetInfo": "pp",
-        "cuMemcpyHtoD": "qpz", "cuMemcpyDtoH": "pqz", "cuMemcpyDtoD": "qqz", "cuMemcpy": "qqz", "cuMemcpyHtoDAsync": "qpzp",
-        "cuMemcpyDtoHAsync": "pqzp", "cuMemcpyDtoDAsync": "qqzp", "cuMemcpyAsync": "qqzp",
-        "cuMemsetD8": "qbz", "cuMemsetD16": "qhz", "cuMemsetD32": "quz", "cuMemsetD8Async": "qbzp", "cuMemsetD32Async": "quzp",
-        "cuStreamCreate": "pu", "cuStreamCreateWithPriority": "pui", "cuStreamDestroy": "p", "cuStreamSynchronize": "p",
-        "cuStreamQuery": "p", "cuStreamWaitEvent": "ppu", "cuStreamBeginCapture": "pi", "cuStreamEndCapture": "pp",
-        "cuStreamIsCapturing": "pp",
-        "cuEventCreate": "pu", "cuEventDestroy": "p", "cuEventRecord": "pp", "cuEventSynchronize": "p", "cuEventQuery": "p",
-        "cuEventElapsedTime": "ppp",
-        "cuGraphInstantiate": "ppq", "cuGraphInstantiateWithFlags": "ppq", "cuGraphLaunch": "pp", "cuGraphExecDestroy": "p",
-        "cuGraphDestroy": "p",
-        "cuTensorMapEncodeIm2col": "piupppppuupiiii",
+        "cuInit": "u", "cuDriverGetVersion": "p", "cuDeviceGet": "pi", "cuDeviceGetCount": "p",
+        "cuDeviceGetName": "pii", "cuDeviceGetAttribute": "pii", "cuDeviceTotalMem": "pi",
+        "cuDeviceComputeCapability": "ppi", "cuCtxCreate": "pui", "cuCtxDestroy": "p", "cuCtxGetCurrent": "p",
+        "cuCtxSetCurrent": "p", "cuCtxPushCurrent": "p", "cuCtxPopCurrent": "p", "cuCtxSynchronize": "",
+        "cuCtxGetDevice": "p", "cuDevicePrimaryCtxRetain": "pi", "cuDevicePrimaryCtxRelease": "i",
+        "cuGetErrorName": "ip", "cuGetErrorString": "ip", "cuGetProcAddress": "spiqp", "cuModuleLoad": "ps",
+        "cuModuleLoadData": "pp", "cuModuleLoadDataEx": "ppupp", "cuModuleUnload": "p",
+        "cuModuleGetFunction": "pps", "cuLibraryLoadData": "ppppuppu", "cuLibraryUnload": "p",
+        "cuLibraryGetKernel": "pps", "cuKernelGetFunction": "pp", "cuFuncSetAttribute": "pii",
+        "cuFuncGetAttribute": "pip", "cuFuncSetCacheConfig": "pi", "cuKernelSetAttribute": "iipi",
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor": "ppiz", "cuMemAlloc": "pz", "cuMemAllocAsync": "pzp",
+        "cuMemAllocManaged": "pzu", "cuMemFree": "q", "cuMemFreeAsync": "qp", "cuMemAllocHost": "pz",
+        "cuMemFreeHost": "p", "cuMemGetInfo": "pp", "cuMemcpyHtoD": "qpz", "cuMemcpyDtoH": "pqz",
+        "cuMemcpyDtoD": "qqz", "cuMemcpy": "qqz", "cuMemcpyHtoDAsync": "qpzp", "cuMemcpyDtoHAsync": "pqzp",
+        "cuMemcpyDtoDAsync": "qqzp", "cuMemcpyAsync": "qqzp", "cuMemsetD8": "qbz", "cuMemsetD16": "qhz",
+        "cuMemsetD32": "quz", "cuMemsetD8Async": "qbzp", "cuMemsetD32Async": "quzp", "cuStreamCreate": "pu",
+        "cuStreamCreateWithPriority": "pui", "cuStreamDestroy": "p", "cuStreamSynchronize": "p",
+        "cuStreamQuery": "p", "cuStreamWaitEvent": "ppu", "cuStreamBeginCapture": "pi",
+        "cuStreamEndCapture": "pp", "cuStreamIsCapturing": "pp", "cuEventCreate": "pu", "cuEventDestroy": "p",
+        "cuEventRecord": "pp", "cuEventSynchronize": "p", "cuEventQuery": "p", "cuEventElapsedTime": "ppp",
+        "cuGraphInstantiate": "ppq", "cuGraphInstantiateWithFlags": "ppq", "cuGraphLaunch": "pp",
+        "cuGraphExecDestroy": "p", "cuGraphDestroy": "p", "cuTensorMapEncodeIm2col": "piupppppuupiiii",
         "cuTensorMapEncodeTiled": "piupppppiiii", "cuLaunchKernel": "puuuuuuuppp", "cuLaunchKernelEx": "pppp",
         "cuLaunchCooperativeKernel": "puuuuuuupp",
     }  # fmt: skip
-    # Spellings of the exported symbols.
+    # Suffixes of the exported symbols.
     SUFFIXES = ("", "_v2", "_v3", "_v4", "_ptsz", "_ptds", "_v2_ptds", "_v2_ptsz")
 
     def __init__(self, driver: Driver) -> None:
@@ -101,7 +101,7 @@ class CApi:
         return self._made[name]
 
     def _guarded(self, call: Callable[..., int]) -> Callable[..., int]:
-        """An exception cannot pass through C: it is kept, and raised when the call returns to Python."""
+        """Store exceptions, which cannot pass through C; `_Call` raises them back in Python."""
 
         def run(*args: Any) -> int:
             try:
@@ -370,8 +370,8 @@ class CApi:
     # Tensor maps and launches
 
     def cuTensorMapEncodeTiled(
-        self, to: int, kind: int, rank: int, address: int, dims: int, strides: int, box: int, steps: int, interleave: int,
-        swizzle: int, promotion: int, fill: int,
+        self, to: int, kind: int, rank: int, address: int, dims: int, strides: int, box: int, steps: int,
+        interleave: int, swizzle: int, promotion: int, fill: int,
     ) -> int:  # fmt: skip
         return encode_tiled(
             to, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill
@@ -392,13 +392,13 @@ class CApi:
 
     def cuLaunchKernelEx(self, config: int, function: int, params: int, extra: int) -> int:
         *sizes, smem, stream, attributes, count = _CONFIG.unpack(ctypes.string_at(config, _CONFIG.size))
-        found = []
+        named = []
         for i in range(count):
             data = ctypes.string_at(attributes + i * _ATTRIBUTE_BYTES, 20)
             name, *value = struct.unpack("<I4x3I", data)
-            found.append((name, value))
+            named.append((name, value))
         return self.driver.launch(
-            function, sizes[:3], sizes[3:6], smem, stream, params, extra, found, "cuLaunchKernelEx"
+            function, sizes[:3], sizes[3:6], smem, stream, params, extra, named, "cuLaunchKernelEx"
         )
 
 
@@ -408,7 +408,7 @@ def _image(address: int) -> bytes:
 
 
 class _Call:
-    """A function pointer that raises what its Python function could not raise through C."""
+    """A function pointer; raises the exception that its Python function could not raise through C."""
 
     def __init__(self, pointer: Any, api: CApi) -> None:
         self._pointer, self._api = pointer, api
@@ -430,10 +430,10 @@ class _Call:
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """An argument as the prototype takes it; ctypes would refuse other integer types and references."""
+    """An argument in the prototype's type: ctypes itself refuses other integer types and references."""
     if isinstance(value, ctypes._SimpleCData):
         value = value.value
-    elif hasattr(value, "_obj"):  # byref, or what from_param made of one
+    elif hasattr(value, "_obj"):  # byref, or the result of from_param for one
         inner = value._obj
         value = inner if isinstance(inner, int) else ctypes.addressof(inner)
     elif isinstance(value, ctypes.Array | ctypes.Structure | ctypes.Union):
@@ -449,7 +449,7 @@ def _converted(value: Any, kind: Any) -> Any:
 
 @contextmanager
 def install(driver: Driver) -> Iterator[None]:
-    """``ctypes.CDLL`` of the driver's library gives the recorded calls."""
+    """Give ``ctypes.CDLL`` of the driver's library the recorded calls while the context is open."""
     patches, api = Patches(), CApi(driver)
     load, find = ctypes.CDLL.__init__, ctypes.util.find_library
     by_attribute, by_item = ctypes.CDLL.__getattr__, ctypes.CDLL.__getitem__
@@ -469,14 +469,14 @@ def install(driver: Driver) -> Iterator[None]:
     def call(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        found = api.find(name)
-        if found is None:
+        recorded = api.find(name)
+        if recorded is None:
             raise UnsupportedCall(
                 name,
                 got="a look-up in libcuda",
                 fix="use a recorded call in its place, or run the program on a GPU",
             )
-        return found
+        return recorded
 
     try:
         patches.set(ctypes.CDLL, "__init__", init)

@@ -1,4 +1,4 @@
-"""What a checked program may run into besides the emulator's own errors."""
+"""Errors of checked programs, besides the emulator's own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ...errors import BaseError
 
 
 class UnsupportedCall(BaseError, NotImplementedError):
-    """A call of the driver, of the runtime or of a DSL that the emulator does not record. It never guesses."""
+    """The emulator does not record a call of the driver, of the runtime or of a DSL. It never guesses."""
 
     default_code = "SCRIPT_UNSUPPORTED"
 
     def __init__(self, call: str, *, got: str = "a call of it", fix: str, where: str = "") -> None:
         super().__init__(
             call,
-            expected="calls that are recorded (listed in docs/emulator.md)",
+            expected="calls that are recorded (listed in docs/emulator_runs.md)",
             got=got,
             fix=fix,
             where=where,

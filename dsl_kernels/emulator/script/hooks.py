@@ -1,4 +1,4 @@
-"""Changes of other modules that a checked program sees, made when these are imported and taken back at the end."""
+"""Temporary changes to other modules, made when they are imported and undone after the check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MISSING = object()
 
 
 class Patches:
-    """Attributes set for a while."""
+    """Replaced attributes, and how to undo them."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any]] = []
@@ -35,7 +35,7 @@ class Patches:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables set for a while."""
+    """Set environment variables while the context is open."""
     old = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -82,7 +82,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 @contextmanager
 def when_imported(installers: Mapping[str, Callable[[], Any]]) -> Iterator[None]:
-    """Enter context managers by the module that they change: at once where it is loaded, else after its import."""
+    """Enter each context manager when its module is loaded: now if it is already, else after its import."""
     stack = ExitStack()
     wanted: dict[str, Callable[[], None]] = {}
 

@@ -1,8 +1,8 @@
-"""A host function that a DSL printed in MLIR's LLVM dialect, evaluated: what it would launch, and with which bytes.
+"""Evaluate a host function that a DSL printed in MLIR's LLVM dialect, to learn what it launches.
 
-CuTe DSL prints the function that prepares and makes its launches: it fills structures, computes grids and writes
-descriptors of tensor maps, all plain arithmetic. Evaluating that text needs neither the machine code made of it nor
-the libraries that this calls; the calls themselves go to the functions that :class:`HostProgram` is given.
+CuTe DSL prints the function that prepares and makes its launches: plain arithmetic that fills structures,
+computes grids and writes descriptors of tensor maps. Evaluating it needs neither its machine code nor the
+libraries that this code calls: the calls go to the functions that :class:`HostProgram` is given.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from ..errors import InternalError
 from .errors import UnsupportedCall
 
-STEPS = 5_000_000  # operations of one call; a host function that takes more does not end
+STEPS = 5_000_000  # basic blocks per call; a host function that runs more is taken not to end
 _MASK64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Bytes of a type: size, alignment, and the offsets and types of its members."""
+    """Memory layout of a type: size and alignment in bytes, and the offsets and types of its members."""
 
     size: int
     align: int
@@ -120,7 +120,7 @@ def _structure(members: list[Layout], packed: bool) -> Layout:
 
 @lru_cache(maxsize=4096)
 def layout(text: str) -> Layout:
-    """The layout of a type by its text, with the C ABI's alignment."""
+    """The layout of the type that the text names, with the C ABI's alignment."""
     return _Types(text).read()
 
 
@@ -163,7 +163,8 @@ _FLOAT: dict[str, Callable[[float, float], float]] = {
     "fmul": lambda a, b: a * b,
     "fdiv": lambda a, b: a / b,
 }
-# eq, ne, then signed and unsigned comparisons, in the order of llvm::ICmpPredicate in MLIR.
+# By MLIR's ICmpPredicate (eq, ne, the signed comparisons, the unsigned ones): whether it is signed, and its
+# function.
 _COMPARE: tuple[tuple[bool, Callable[[int, int], bool]], ...] = (
     (False, lambda a, b: a == b),
     (False, lambda a, b: a != b),
@@ -182,7 +183,10 @@ _FLOAT_FORMS = {32: "<f", 64: "<d", 16: "<e"}
 
 
 class _Step:
-    """An operation, read once: MLIR's Python objects are slow, and a host function may loop over a matrix."""
+    """An operation, read once: MLIR's Python objects are slow, and a host function may loop over a matrix.
+
+    ``memo`` caches what the evaluation reads from the operation's attributes.
+    """
 
     __slots__ = ("kind", "kinds", "memo", "name", "op", "operands", "result")
 
@@ -193,7 +197,7 @@ class _Step:
         self.kinds = [layout(str(v.type)) for v in op.operands]
         self.result = _key(op.results[0]) if len(op.results) else None
         self.kind = layout(str(op.results[0].type)) if len(op.results) else Layout(0, 1, "int")
-        self.memo: Any = None  # what an operation's attributes say, once they were read
+        self.memo: Any = None
 
     def once(self, read: Callable[[Any], Any]) -> Any:
         if self.memo is None:
@@ -202,7 +206,7 @@ class _Step:
 
 
 class _Block:
-    """A basic block: what its arguments are called, its steps, and where it goes."""
+    """A basic block: its arguments, its steps, its terminator and its successors."""
 
     def __init__(self, block: Any) -> None:
         self.arguments = [_key(a) for a in block.arguments]
@@ -213,15 +217,15 @@ class _Block:
 class HostProgram:
     """The functions of one printed module.
 
-    A scalar is an unsigned integer (floats by their bits), an aggregate its bytes; memory is this process's own, so
-    what the functions store can be handed to a launch as it is.
+    A scalar value is an unsigned integer (a float is its bits), an aggregate its bytes. Memory is this
+    process's own, so that a launch can use what the functions store.
     """
 
     def __init__(self, module: Any, calls: Mapping[str, Callable[..., int]]) -> None:
         self.calls = calls
         self.functions: dict[str, Any] = {}
         self._globals: dict[str, Any] = {}
-        self._named: set[str] = set()  # functions, those of libraries too
+        self._named: set[str] = set()  # all functions, including those that only libraries define
         self._keep: list[Any] = []
         self._blocks: dict[int, _Block] = {}
         self._module = module  # the operations belong to it
@@ -236,10 +240,13 @@ class HostProgram:
         self._addresses: dict[str, int] = {}
 
     def symbol(self, name: str) -> int:
-        """The address of a module variable or function; one without a value holds its own address, as a handle."""
+        """The address of a module variable or a function.
+
+        A variable without a value holds its own address, so that it can serve as a handle.
+        """
         if name in self._addresses:
             return self._addresses[name]
-        if name in self._named:  # passed on as a callback, which no call here makes
+        if name in self._named:  # a callback, which nothing here calls
             self._addresses[name] = self.allocate(8)
             return self._addresses[name]
         op = self._globals.get(name)
@@ -260,13 +267,13 @@ class HostProgram:
         return next((name for name, at in self._addresses.items() if at == address), None)
 
     def allocate(self, size: int) -> int:
-        """Zeroed memory at a multiple of 128 that lives as long as the program."""
+        """Zeroed memory at a multiple of 128; it lives as long as the program."""
         buffer = ctypes.create_string_buffer(size + 128)
         self._keep.append(buffer)
         return -(-ctypes.addressof(buffer) // 128) * 128
 
     def argument(self, name: str, index: int, address: int) -> int | bytes:
-        """The value that lies at an address, as the type of a function's argument says."""
+        """The value at an address, in the type of a function's argument."""
         with self._module.context:
             block = self.functions[name].regions[0].blocks[0]
             return _load(address, layout(str(block.arguments[index].type)))
@@ -278,7 +285,8 @@ class HostProgram:
         """Call a function.
 
         Raises:
-            UnsupportedCall: an operation that is not evaluated, or a call of a function that is not there.
+            UnsupportedCall: the function executes an operation or makes a call that is not supported, or does
+                not end.
         """
         with self._module.context:
             return self._run(name, arguments)
@@ -325,7 +333,7 @@ class HostProgram:
         if name == "store":
             _store(_int(operands[1]), operands[0], step.kinds[0])
             return
-        if name == "intr.assume":  # what the compiler may take for granted
+        if name == "intr.assume":  # a hint for the compiler
             return
         if name == "intr.trap":
             raise UnsupportedCall(
@@ -463,7 +471,7 @@ class HostProgram:
 
 
 def _key(value: Any) -> int:
-    """What tells values apart: the DSL gives them operators, equality included, that build new operations."""
+    """A key that tells values apart. Comparing two values would not: the DSL's == builds a new operation."""
     return hash(value)
 
 
@@ -484,7 +492,7 @@ def _store(address: int, value: int | bytes, kind: Layout) -> None:
 
 
 def _text(attribute: Any) -> str:
-    return str(attribute.value)  # of a StringAttr or a FlatSymbolRefAttr
+    return str(attribute.value)  # StringAttr or FlatSymbolRefAttr
 
 
 def _type(attribute: Any) -> Any:

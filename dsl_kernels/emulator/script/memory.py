@@ -1,4 +1,4 @@
-"""What counts as the device's memory while a program is checked: this process's own, at its own addresses."""
+"""The device's memory while a program is checked: memory of this process, at its own addresses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ..raw import Region
 
-ALIGN = 512  # what an allocator of the GPU guarantees
+ALIGN = 512  # the alignment that a GPU allocator guarantees
 
 
 @dataclass
@@ -19,13 +19,13 @@ class _Block:
 
 
 def _aligned(size: int) -> tuple[Any, int]:
-    """A buffer of at least so many bytes, and the address in it that an allocation would have."""
+    """A buffer with room for ``size`` aligned bytes, and the address where they start."""
     buffer = ctypes.create_string_buffer(size + ALIGN)
     return buffer, -(-ctypes.addressof(buffer) // ALIGN) * ALIGN
 
 
 def aligned_copy(storage: Any) -> Any:
-    """A torch storage with the same bytes, where an allocation would lie."""
+    """A copy of a torch storage, aligned as a GPU allocator would align it."""
     import torch
 
     size = storage.nbytes()
@@ -36,37 +36,36 @@ def aligned_copy(storage: Any) -> Any:
 
 
 class Memory:
-    """Allocations by the driver's calls, and storages of torch tensors that a program put on "cuda".
+    """Allocations of the driver's calls, and storages of torch tensors that a program put on "cuda".
 
-    A kernel may touch these and nothing else, so a pointer to a CPU tensor is as wrong as on the GPU.
+    A kernel may touch nothing else: a pointer to a CPU tensor is an error, as it is on the GPU.
     """
 
     def __init__(self) -> None:
         self._blocks: dict[int, _Block] = {}
-        self._storages: dict[
-            int, Any
-        ] = {}  # address of a StorageImpl -> weak reference that keeps the address taken
+        # address of a StorageImpl -> weak reference, which keeps the address from being reused
+        self._storages: dict[int, Any] = {}
 
     def allocate(self, size: int) -> int:
-        """Memory whose content is undefined on a GPU; here 0xFF bytes, which are NaN in every float format."""
+        """Memory of undefined content: filled with 0xFF bytes, which are NaN in every float format."""
         buffer, address = _aligned(size)
         ctypes.memset(address, 0xFF, size)
         self._blocks[address] = _Block(buffer, size)
         return address
 
     def free(self, address: int) -> bool:
-        """Whether it was allocated here and is now free."""
+        """Free an allocation; False where there is none at this address."""
         return self._blocks.pop(address, None) is not None
 
     def size_from(self, address: int) -> int | None:
-        """Bytes from an address to the end of what holds it; None outside of all."""
+        """Bytes from an address to the end of its allocation or storage; None outside of all."""
         for base, size in self._extents():
             if base <= address < base + size:
                 return base + size - address
         return None
 
     def adopt(self, tensor: Any) -> None:
-        """Count the storage of a torch tensor as the device's."""
+        """Count the storage of a torch tensor as device memory."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
         if str(tensor.layout) != "torch.strided":
@@ -76,7 +75,7 @@ class Memory:
             self._storages[storage._cdata] = StorageWeakRef(storage)
 
     def holds(self, tensor: Any) -> bool:
-        """Whether a torch tensor's storage is the device's."""
+        """Whether a torch tensor's storage counts as device memory."""
         return (
             bool(self._storages)
             and str(tensor.layout) == "torch.strided"
@@ -100,7 +99,7 @@ class Memory:
             yield address, size
 
     def regions(self) -> list[Region]:
-        """All of it, for a launch; the torch storages stay alive as long as the regions."""
+        """All device memory, for a launch; the regions keep the torch storages alive."""
         out = [
             Region((address, block.size), name=f"allocation at {address:#x}")
             for address, block in self._blocks.items()
@@ -120,7 +119,7 @@ class _Kept(Region):
 
 
 class Snapshot:
-    """The content of regions, to put back before another interleaving."""
+    """The content of regions, to restore before another interleaving."""
 
     def __init__(self, regions: list[Region]) -> None:
         self._saved = [
@@ -132,5 +131,5 @@ class Snapshot:
             ctypes.memmove(address, data, len(data))
 
     def digest(self) -> int:
-        """A number that tells contents of the same regions apart."""
+        """A hash of the regions' present content."""
         return hash(tuple(ctypes.string_at(address, len(data)) for address, data in self._saved))

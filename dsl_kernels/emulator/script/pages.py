@@ -12,15 +12,16 @@ from .session import LaunchRecord
 
 
 def writer(folder: Path) -> Callable[[LaunchRecord, Callable[..., Report]], None]:
-    """What a session calls for a launch in which an error was found."""
+    """A function that a session calls for a launch with an error; it writes the launch's page."""
 
     def write(record: LaunchRecord, run: Callable[..., Report]) -> None:
-        found = record.first()
-        if found is None:
+        first = record.first()
+        if first is None:
             return
-        explanation = explain(run, found[1], record.kernel.ptx, record.kernel.entry)
+        finding, report = first
+        explanation = explain(run, report, record.kernel.ptx, record.kernel.entry)
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"launch_{record.number}_{found[0].code}.html"
+        path = folder / f"launch_{record.number}_{finding.code}.html"
         path.write_text(html(explanation, str(record)), encoding="utf-8")
         path.with_suffix(".txt").write_text(f"{record}\n{explanation}\n", encoding="utf-8")
         record.page = str(path)

@@ -1,4 +1,4 @@
-"""A whole program, run by its own main with every launch checked: what the commands print, without printing it."""
+"""Run a whole program by its own main with every launch checked; the commands print the outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .text import PURPOSE, reached, row
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a program's launches came to, and why the program itself failed, if it did."""
+    """The launches of a program, and why the program itself failed ("" if it did not)."""
 
     script: Path
     arch: str
@@ -32,7 +32,7 @@ class Outcome:
         return not self.failure and self.session.ok
 
     def as_dict(self, coverage: bool = False) -> dict[str, Any]:
-        """Plain data, with what the launches reached on request."""
+        """The outcome as plain data; ``coverage`` adds what the launches reached."""
         record = {
             "script": str(self.script), "arch": self.arch, "purpose": PURPOSE,
             "launches": [row(record) for record in self.session.launches], "notes": dict(self.session.notes),
@@ -48,13 +48,14 @@ def check_program(
 
     Args:
         script: The program's file.
-        arguments: What the program finds in `sys.argv` after its own name.
-        arch: What the program is compiled for.
-        quiet: Whether what the program prints goes to standard error.
-        settings: Of :func:`~dsl_kernels.emulator.script.emulated`.
+        arguments: `sys.argv` of the program after its own name.
+        arch: The architecture to compile for.
+        quiet: Send the program's standard output to standard error.
+        settings: Settings of :func:`~dsl_kernels.emulator.script.emulated`.
 
     Raises:
-        LaunchError, UnsupportedArchError: settings that `emulated` refuses. What the program raises is the outcome's failure.
+        LaunchError, UnsupportedArchError: `emulated` refuses the settings. An exception of the program itself
+            becomes the outcome's failure.
     """
     failure = ""
     argv, path = sys.argv, list(sys.path)

@@ -1,4 +1,4 @@
-"""One checked program: its launches, executed under several interleavings, and what was found."""
+"""One checked program: its launches, executed under several interleavings, and their findings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .memory import Memory, Snapshot
 
 Data = bytes | Sequence[bytes]
 Params = Data | Callable[[Sequence[int]], Data]
-SMS = 4  # of the device that a program sees: persistent kernels then have few CTAs
+SMS = 4  # SMs of the device that a program sees: few, so that persistent kernels launch few CTAs
 
 
 @dataclass(frozen=True)
 class Device:
-    """What a program is told about the GPU it is written for."""
+    """The GPU that a program sees."""
 
     arch: ArchSpec
     sms: int = SMS
@@ -64,7 +64,7 @@ class Kernel:
 
 @dataclass
 class LaunchRecord:
-    """One launch of the program, under every interleaving that was tried."""
+    """One launch of the program, with a report for each interleaving."""
 
     number: int
     kernel: Kernel
@@ -79,7 +79,7 @@ class LaunchRecord:
     results: int = 0  # distinct contents of the memory afterwards
     seconds: float = 0.0
     failure: str = ""
-    page: str = ""  # where the first error is explained
+    page: str = ""  # path of the page that explains the first error
 
     @property
     def instructions(self) -> int:
@@ -90,13 +90,13 @@ class LaunchRecord:
         return not self.failure and bool(self.reports) and all(r.ok for r in self.reports)
 
     def codes(self, errors: bool) -> Counter[str]:
-        """Findings by their code: in how many of the interleavings."""
+        """Code of a finding -> the number of interleavings that show it; errors, or else warnings."""
         return Counter(
             code for r in self.reports for code in {f.code for f in r.findings if f.error == errors}
         )
 
     def first(self) -> tuple[Finding, Report] | None:
-        """The first error found."""
+        """The first error, with its report."""
         return next(((r.errors[0], r) for r in self.reports if r.errors), None)
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ class Settings:
 
 
 class Graph:
-    """What a capture recorded, to be executed at each launch of the graph."""
+    """The work that a capture recorded; each launch of the graph executes it."""
 
     def __init__(self) -> None:
         self.nodes: list[Callable[[], None]] = []
@@ -129,7 +129,7 @@ class Graph:
 
 
 class Session:
-    """The state behind one checked program. Work is executed in the order in which the program issues it."""
+    """The state of one checked program. Work is executed in the order in which the program issues it."""
 
     def __init__(self, arch: str, settings: Settings, sms: int = SMS) -> None:
         self.device = Device(get_arch(arch), sms)
@@ -145,7 +145,7 @@ class Session:
         return all(record.ok for record in self.launches)
 
     def coverage(self) -> dict[Kernel, Coverage]:
-        """What all launches of each kernel reached together, under all their interleavings."""
+        """What the launches of each kernel reached together, under all their interleavings."""
         out: dict[Kernel, Coverage] = {}
         for record in self.launches:
             for report in record.reports:
@@ -153,7 +153,7 @@ class Session:
         return out
 
     def note(self, text: str) -> None:
-        """Something that the program asked for and that was answered without doing it."""
+        """Count a request of the program that was answered without being carried out."""
         self.notes[text] += 1
 
     # Streams and graphs
@@ -165,7 +165,7 @@ class Session:
         return self._captures.setdefault(stream, Graph())
 
     def join_capture(self, stream: int, graph: Graph) -> None:
-        """A stream that waits for an event of a captured one is captured with it."""
+        """Capture a stream too, because it waits for an event of a captured stream."""
         if not graph.complete:
             self._captures[stream] = graph
 
@@ -177,7 +177,7 @@ class Session:
         return graph
 
     def enqueue(self, stream: int, action: Callable[[], None]) -> None:
-        """Do something now, or when the graph that the stream is captured into is launched."""
+        """Do something now or, while the stream is being captured, at each launch of the graph."""
         graph = self._captures.get(stream)
         if graph is None:
             action()
@@ -200,14 +200,14 @@ class Session:
         attributes: Sequence[str] = (),
         keep: Any = None,
     ) -> None:
-        """Record a launch and execute it, or keep it for the graph that its stream is captured into.
+        """Record a launch and execute it, or add it to the graph that its stream is captured into.
 
-        ``params`` are the bytes of each parameter, or a function from their sizes to these, called at once.
-        ``keep`` stays alive as long as a graph may execute the launch again.
+        ``params`` is the bytes of each parameter, or a function from the parameters' sizes to them, which is
+        called at once. ``keep`` stays alive as long as a graph may execute the launch again.
 
         Raises:
             EmulatorError: a check failed, and ``check`` is "raise".
-            UnsupportedInstruction: the kernel executes what the emulator has not.
+            UnsupportedInstruction: the emulator does not execute an instruction of the kernel.
         """
         data = params(kernel.param_sizes()) if callable(params) else params
         grid3, block3 = three(grid, "grid"), three(block, "block")
@@ -215,7 +215,8 @@ class Session:
 
         def execute(_keep: Any = keep) -> None:
             record = LaunchRecord(
-                len(self.launches), kernel, source, grid3, block3, cluster3, dynamic_smem, stream, tuple(attributes)
+                len(self.launches), kernel, source, grid3, block3, cluster3, dynamic_smem, stream,
+                tuple(attributes),
             )  # fmt: skip
             self.launches.append(record)
             self._execute(record, data)
@@ -231,14 +232,17 @@ class Session:
         warps = -(-record.block[0] * record.block[1] * record.block[2] // 32)
         started = time.perf_counter()
 
-        given: dict[str, Any] = {
-            "cluster": record.cluster, "dynamic_smem": record.dynamic_smem, "entry": record.kernel.entry, "check": "report",
+        options: dict[str, Any] = {
+            "cluster": record.cluster,
+            "dynamic_smem": record.dynamic_smem,
+            "entry": record.kernel.entry,
+            "check": "report",
             **settings.options,
-        }  # fmt: skip
+        }
         chosen = interleavings(settings.interleavings, settings.seed, min(warps, 4))
         try:
             for report in launch_each(
-                record.kernel.ptx, record.grid, record.block, arguments, interleavings=chosen, **given
+                record.kernel.ptx, record.grid, record.block, arguments, interleavings=chosen, **options
             ):
                 record.reports.append(report)
                 self._supported(record)
@@ -249,33 +253,33 @@ class Session:
         finally:
             record.results = len(results)
             record.seconds = time.perf_counter() - started
-        found = record.first()
-        if found is None:
+        first = record.first()
+        if first is None:
             return
         if settings.explain is not None:
             after = Snapshot(regions)
 
             def again(interleaving: Interleaving, **more: Any) -> Report:
                 before.restore()
-                return launch(
-                    record.kernel.ptx, record.grid, record.block, arguments, interleaving=interleaving, **{**given, **more}
-                )  # fmt: skip
+                merged = {**options, **more}
+                kernel, grid, block = record.kernel, record.grid, record.block
+                return launch(kernel.ptx, grid, block, arguments, interleaving=interleaving, **merged)
 
             settings.explain(record, again)
             after.restore()
         if settings.check == "raise":
-            finding, report = found
+            finding, report = first
             raise EmulatorError(f"{record}: {finding}\n  under {report.interleaving}", finding, report)
 
     def _supported(self, record: LaunchRecord) -> None:
-        """An instruction that is not executed ends the launch: what comes after it would be wrong."""
+        """Raise for an unsupported instruction: everything after it would be wrong."""
         for finding in record.reports[-1].errors:
             if finding.code == "unsupported":
                 raise UnsupportedInstruction(f"{record}: {finding}", finding, record.reports[-1])
 
 
 def three(value: Any, name: str) -> tuple[int, int, int]:
-    """One to three sizes as three."""
+    """One to three sizes, padded with 1 to three."""
     try:
         sizes = tuple(int(n) for n in (value if isinstance(value, Iterable) else (value,)))
     except (TypeError, ValueError):
@@ -284,10 +288,10 @@ def three(value: Any, name: str) -> tuple[int, int, int]:
 
 
 def ptx_text(image: bytes) -> str:
-    """PTX from what a program loads as a module.
+    """The PTX of an image that a program loads as a module.
 
     Raises:
-        UnsupportedCall: it is machine code, which the emulator does not read.
+        UnsupportedCall: the image is machine code, which the emulator does not read.
     """
     data = image.split(b"\0", 1)[0] if not image.startswith(b"\x7fELF") else b""
     if b".entry" not in data and b".func" not in data and b".version" not in data:

@@ -1,4 +1,4 @@
-"""What a checked program's launches found, as text and as plain data."""
+"""The findings of a checked program's launches, as text and as plain data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from .session import LaunchRecord, Session
 
 PURPOSE = (
-    "Emulated: this verifies kernels written for NVIDIA GPUs before they run there. It is no platform to run them on, "
-    "nothing is translated, and times mean nothing."
+    "Emulated: this verifies kernels written for NVIDIA GPUs before they run there. It is no platform to run "
+    "them on, nothing is translated, and times mean nothing."
 )
 
 
 def row(record: LaunchRecord) -> dict[str, Any]:
     """One launch as plain data."""
-    found = record.first()
+    first = record.first()
     return {
         "launch": record.number,
         "kernel": record.kernel.entry,
@@ -32,25 +32,26 @@ def row(record: LaunchRecord) -> dict[str, Any]:
         "warnings": dict(record.codes(errors=False)),
         "ok": record.ok,
         "page": record.page,
-        "failure": record.failure or (f"{found[0]}\n  under {found[1].interleaving}" if found else ""),
+        "failure": record.failure or (f"{first[0]}\n  under {first[1].interleaving}" if first else ""),
     }
 
 
 def reached(session: Session) -> list[dict[str, Any]]:
     """What the launches of each kernel reached together, as plain data."""
-    return [{"kernel": kernel.entry, **found.as_dict()} for kernel, found in session.coverage().items()]
+    return [{"kernel": kernel.entry, **covered.as_dict()} for kernel, covered in session.coverage().items()]
 
 
 def summary(session: Session) -> str:
-    """A line a launch, the first error of each, and what was answered without doing it."""
+    """One line per launch, the first error of each, and requests that were not carried out."""
     lines = [PURPOSE]
     for record in session.launches:
         data = row(record)
-        found = ", ".join(f"{code} in {n}" for code, n in {**data["errors"], **data["warnings"]}.items())
+        codes = ", ".join(f"{code} in {n}" for code, n in {**data["errors"], **data["warnings"]}.items())
         results = "" if record.results <= 1 else f", {record.results} different results"
         lines.append(
-            f"{'ok    ' if record.ok else 'FAILED'} {record}: {data['interleavings']} interleavings, {record.instructions} "
-            f"warp instructions, {data['seconds']} s{results}{'; ' + found if found else ''}"
+            f"{'ok    ' if record.ok else 'FAILED'} {record}: {data['interleavings']} interleavings, "
+            f"{record.instructions} warp instructions, {data['seconds']} s{results}"
+            f"{'; ' + codes if codes else ''}"
         )
         if data["failure"]:
             lines += [f"    {line}" for line in data["failure"].splitlines()]

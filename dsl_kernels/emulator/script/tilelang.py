@@ -1,7 +1,8 @@
-"""TileLang's launches: its host code runs as always and finds recording functions where its kernels would be.
+"""TileLang's launches: its host code runs as usual and calls recording functions instead of its kernels.
 
-TileLang compiles host code that checks arguments, makes tensor maps and calls each kernel by its name. Here the device
-code becomes PTX and is not attached to the host code, so that the names lead to functions of this module.
+TileLang compiles host code that checks arguments, makes tensor maps and calls each kernel by its name. Here
+the device code becomes PTX and is not linked to the host code, so that the names resolve to functions of this
+module.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .session import Kernel, Session
 _AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 _CLUSTER = ".cluster_dim_"
 _DYNAMIC = "tirx.use_dyn_shared_memory"
-# Launch parameters that change no result here; they take no argument of their own.
+# Launch parameters that do not affect results here; they take no argument.
 _FLAGS = frozenset(
     {
         "tirx.use_programtic_dependent_launch",
@@ -39,7 +40,7 @@ _FLAGS = frozenset(
 
 
 def variables(session: Session) -> dict[str, str]:
-    """Environment variables that make TileLang compile anew and quietly."""
+    """Environment variables with which TileLang compiles afresh and prints nothing."""
     return {
         "TILELANG_DISABLE_CACHE": "1",
         "TILELANG_AUTO_TUNING_DISABLE_CACHE": "1",
@@ -55,7 +56,7 @@ def _address(value: Any) -> int:
 
 
 def _packed(value: Any, dtype: str, size: int) -> bytes:
-    """A parameter's bytes; a tensor map's are read where the host code wrote them."""
+    """A parameter's bytes; a tensor map's come from where the host code wrote them."""
     if dtype == "handle":
         address = _address(value)
         return ctypes.string_at(address, SIZE) if size == SIZE else struct.pack("<Q", address)
@@ -69,9 +70,9 @@ def _packed(value: Any, dtype: str, size: int) -> bytes:
 
 
 def _immortal(function: Callable[..., Any]) -> Any:
-    """A TVM function of a Python one, never destroyed.
+    """A TVM function that calls a Python one and is never destroyed.
 
-    Host modules remember what they called, and give it up when the process ends, after Python has.
+    Host modules hold the functions that they called until the process ends, after Python has shut down.
     """
     import tvm_ffi
 
@@ -81,11 +82,11 @@ def _immortal(function: Callable[..., Any]) -> Any:
 
 
 class _Compiled:
-    """The kernels of one compiled TileLang function, to be found by its host code."""
+    """The kernels of one compiled TileLang function, which its host code looks up by name."""
 
     def __init__(self, session: Session, device_mod: Any, ptx: str) -> None:
         self.launches: dict[str, Callable[..., None]] = {}
-        self.error: BaseError | None = None  # what a launch raised, which TVM gives on as another type
+        self.error: BaseError | None = None  # a launch's exception; TVM passes it on as another type
         self._functions: dict[str, Any] = {}
         for function in device_mod.functions.values():
             if "global_symbol" in function.attrs:
@@ -93,7 +94,10 @@ class _Compiled:
                 self.launches[name] = _launcher(session, Kernel(ptx, name), function)
 
     def register(self) -> set[str]:
-        """Put the kernels where host code looks: a host module remembers what it found at its first call."""
+        """Register the kernels as TVM functions; gives their names.
+
+        A host module looks a kernel up once, at its first call, so that each kernel keeps one function.
+        """
         import tvm_ffi
 
         me = weakref.ref(self)
@@ -154,15 +158,19 @@ def _launcher(session: Session, kernel: Kernel, function: Any) -> Callable[..., 
 
         extents = list(sizes.values())
         session.launch(
-            kernel, extents[:3], extents[3:], parameters, source="TileLang", cluster=cluster or fixed, dynamic_smem=smem,
-            attributes=flags,
+            kernel, extents[:3], extents[3:], parameters, source="TileLang", cluster=cluster or fixed,
+            dynamic_smem=smem, attributes=flags,
         )  # fmt: skip
 
     return launch
 
 
 def _tensor_map(*args: Any) -> int:
-    """`__tvm_tensormap_create_tiled(map, type, rank, address, dims, strides, box, steps, interleave, swizzle, l2, fill)`."""
+    """Replaces TVM's `__tvm_tensormap_create_tiled`.
+
+    Its arguments: map, type, rank, address, dims, strides, box, steps, interleave, swizzle, L2 promotion,
+    fill.
+    """
     rank = int(args[2])
     groups = [[int(v) for v in args[4 + i * rank : 4 + (i + 1) * rank]] for i in range(4)]
     interleave, swizzle, _, fill = (int(v) for v in args[4 + 4 * rank : 8 + 4 * rank])
@@ -176,7 +184,7 @@ def _tensor_map(*args: Any) -> int:
 
 
 class _OnDevice:
-    """A tensor whose DLPack says CUDA."""
+    """A tensor whose DLPack reports CUDA."""
 
     def __init__(self, tensor: Any) -> None:
         self._tensor = tensor
@@ -189,7 +197,7 @@ class _OnDevice:
 
 
 def _compile(session: Session, folder: Path, source: str, configs: dict[str, Any]) -> str:
-    """PTX of TileLang's CUDA source, with the flags that the pass configs ask for."""
+    """The PTX of TileLang's CUDA source, compiled with the flags that the pass configs ask for."""
     from tilelang.contrib import nvcc
 
     flags = [f for f in nvcc.default_compile_options() if f.startswith("-I")]
@@ -207,7 +215,7 @@ def _compile(session: Session, folder: Path, source: str, configs: dict[str, Any
 
 
 def _lowering(session: Session, folder: Path) -> Callable[..., Any]:
-    """In the place of TileLang's own: device code becomes PTX, host code does not get it attached."""
+    """Replaces TileLang's lowering: device code becomes PTX and is not linked to the host code."""
     from tilelang import tvm
 
     engine = importlib.import_module("tilelang.engine.lower")
@@ -230,7 +238,7 @@ def _lowering(session: Session, folder: Path) -> Callable[..., Any]:
 
 
 class _Kernels:
-    """Compiled functions by the handle of their host module."""
+    """The kernels of each compiled function, by the handle of its host module."""
 
     def __init__(self) -> None:
         self._items: list[tuple[Any, _Compiled]] = []
@@ -269,12 +277,12 @@ def _executable(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
         def call(*args: Any) -> Any:
             _made.register(kernels)
-            given = [
+            on_device = [
                 tvm_ffi.from_dlpack(_OnDevice(a.detach())) if isinstance(a, torch.Tensor) else a for a in args
             ]
             kernels.error = None
             try:
-                return executable(*given)
+                return executable(*on_device)
             except Exception:
                 if kernels.error is not None:
                     raise kernels.error from None
@@ -287,12 +295,12 @@ def _executable(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @contextmanager
 def install(session: Session, folder: Path) -> Iterator[None]:
-    """TileLang's compiled functions are recorded for the time of the check."""
+    """Record the launches of TileLang's compiled functions while the context is open."""
     import tvm_ffi
     from tilelang.env import env
     from tilelang.jit.adapter.tvm_ffi import TVMFFIKernelAdapter
 
-    # Functions of the package hide some of its modules.
+    # Functions of the package shadow some of its modules: import the modules by name.
     tuner, engine, jit_kernel, profiler = (
         importlib.import_module(f"tilelang.{name}")
         for name in ("autotuner.tuner", "engine.lower", "jit.kernel", "profiler")
@@ -308,7 +316,7 @@ def install(session: Session, folder: Path) -> Iterator[None]:
         return 1.0
 
     def first(self: Any, *_: Any, **__: Any) -> Any:
-        """In the place of the autotuner's run: the first configuration, compiled and not timed."""
+        """Replaces the autotuner's run: compiles the first configuration and does not time it."""
         session.note("autotuners take their first configuration")
         configs = self.configs
         if callable(configs):

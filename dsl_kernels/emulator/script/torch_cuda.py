@@ -1,4 +1,4 @@
-"""torch's "cuda" while a program is checked: CPU tensors that count as the device's."""
+"""torch's "cuda" while a program is checked: CPU tensors that count as device tensors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .memory import ALIGN, Memory, aligned_copy
 from .session import Session
 from .torch_streams import classes
 
-KDL_CUDA = 2  # DLPack's number of the device
+KDL_CUDA = 2  # DLPack's device type of CUDA
 
-# Functions whose result may share the memory of a host array.
+# Functions whose result may share memory with a host array; on a GPU the result is a copy.
 _SHARING = frozenset({"as_tensor", "asarray", "from_numpy", "frombuffer", "to", "cuda", "cpu"})
 
 
@@ -38,20 +38,20 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def _device_capsule(capsule: Any) -> Any:
-    """The same DLPack capsule, its device said to be CUDA."""
+    """The same DLPack capsule, with CUDA as its device."""
     get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     name = get_name(capsule)
     address = get_pointer(capsule, name)
-    # DLManagedTensor begins with the tensor: data, device; DLManagedTensorVersioned has 32 bytes before it.
+    # DLManagedTensor begins with the tensor (data, device); in DLManagedTensorVersioned 32 bytes precede it.
     at = address + (32 if b"versioned" in name else 0) + 8
     ctypes.c_int32.from_address(at).value = KDL_CUDA
     return capsule
 
 
 def _mode(session: Session) -> Any:
-    """The mode through which every torch call of the program goes."""
+    """The function mode that intercepts every torch call of the program."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -85,7 +85,7 @@ def _mode(session: Session) -> Any:
 
 
 def _backward(session: Session, mode: Any, patches: Patches) -> None:
-    """Keep the mode on in backward passes, which torch enters through a call of its own, with gradients of its own."""
+    """Keep the mode on in backward passes, and count gradients that torch makes itself as device tensors."""
     import torch
     from torch.autograd.function import BackwardCFunction
     from torch.overrides import _get_current_function_mode_stack
@@ -111,7 +111,7 @@ def _backward(session: Session, mode: Any, patches: Patches) -> None:
 
 
 def _on_cpu(session: Session, func: Any, args: Any, kwargs: Any) -> Any:
-    """A torch call with the CPU for "cuda"; what it makes there counts as the device's."""
+    """Make a torch call with the CPU instead of "cuda"; count its results as device tensors."""
     import torch
 
     memory = session.memory
@@ -135,7 +135,7 @@ def _on_cpu(session: Session, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _align(memory: Memory, result: Any, sources: list[Any]) -> None:
-    """Move new tensors to where the GPU's allocator would put them; those that share memory with an argument stay."""
+    """Move new tensors to the alignment of a GPU allocator; those that share memory with an argument stay."""
     import torch
 
     old = {t.untyped_storage()._cdata for t in sources if t.layout is torch.strided}
@@ -155,7 +155,7 @@ def _align(memory: Memory, result: Any, sources: list[Any]) -> None:
 
 
 def _asked(session: Session, name: str, args: Any, kwargs: Any) -> tuple[bool | None, Any, Any]:
-    """Whether a call asks for the device (None: it does not say), and its arguments with the CPU instead."""
+    """Whether a call asks for the device (None: it names none), and its arguments with the CPU instead."""
     import torch
 
     cpu = torch.device("cpu")
@@ -179,7 +179,7 @@ def _asked(session: Session, name: str, args: Any, kwargs: Any) -> tuple[bool | 
 
 
 def _again(func: Any, args: Any, kwargs: Any, result: Any, name: str) -> Callable[[], None]:
-    """What repeats a torch call of a captured graph into the tensors that it made at capture."""
+    """A function that repeats a torch call of a captured graph, into the tensors that the capture made."""
     made = [t for t in _tensors(result) if all(t is not a for a in _tensors(args))]
 
     def run() -> None:
@@ -197,15 +197,16 @@ def _properties(session: Session) -> SimpleNamespace:
     major, minor = d.capability
     return SimpleNamespace(
         name=d.name, major=major, minor=minor, total_memory=d.memory_bytes, multi_processor_count=d.sms,
-        L2_cache_size=d.l2_bytes, warp_size=d.warp, max_threads_per_multi_processor=2048, max_threads_per_block=1024,
-        regs_per_multiprocessor=d.arch.registers_per_sm, shared_memory_per_block=d.static_smem,
-        shared_memory_per_block_optin=d.arch.smem_per_cta, shared_memory_per_multiprocessor=d.arch.smem_per_sm,
-        is_integrated=0, is_multi_gpu_board=0, gcnArchName="", uuid="", clock_rate=1_000_000, memory_clock_rate=1_000_000,
+        L2_cache_size=d.l2_bytes, warp_size=d.warp, max_threads_per_multi_processor=2048,
+        max_threads_per_block=1024, regs_per_multiprocessor=d.arch.registers_per_sm,
+        shared_memory_per_block=d.static_smem, shared_memory_per_block_optin=d.arch.smem_per_cta,
+        shared_memory_per_multiprocessor=d.arch.smem_per_sm, is_integrated=0, is_multi_gpu_board=0,
+        gcnArchName="", uuid="", clock_rate=1_000_000, memory_clock_rate=1_000_000,
     )  # fmt: skip
 
 
 class _Profile:
-    """In the place of torch's profiler, which looks for a driver: it sees nothing."""
+    """Replaces torch's profiler, which needs a driver; records nothing."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.events: Any = lambda: ()
@@ -222,7 +223,7 @@ class _Profile:
         return iter(())
 
     def step(self) -> None:
-        """As the profiler's."""
+        """Do nothing."""
 
     start = stop = step
 
@@ -232,7 +233,7 @@ class _Profile:
 
 @contextmanager
 def install(session: Session) -> Iterator[None]:
-    """torch's device for the time of the check."""
+    """Emulate torch's device while the context is open."""
     import torch
 
     patches, c = Patches(), torch.cuda
@@ -246,7 +247,7 @@ def install(session: Session) -> Iterator[None]:
             return generator.__new__(cls, "cpu")
 
     def answer(value: int | None) -> Callable[..., Any]:
-        """A function of its own for each name: torch.compile keeps rules by function, and one must not have two."""
+        """A new function for each name: torch.compile keys its rules by function, and one cannot have two."""
         return lambda *_, **__: value
 
     def seed(number: int) -> None:
@@ -278,8 +279,11 @@ def install(session: Session) -> Iterator[None]:
         "device": made.OneDevice,
         "device_of": made.OneDevice,
     }
-    for name in ("synchronize", "set_device", "empty_cache", "init", "_lazy_init", "reset_peak_memory_stats", "ipc_collect",
-                 "reset_max_memory_allocated", "set_per_process_memory_fraction", "_sleep"):  # fmt: skip
+    without_effect = (
+        "synchronize", "set_device", "empty_cache", "init", "_lazy_init", "reset_peak_memory_stats",
+        "ipc_collect", "reset_max_memory_allocated", "set_per_process_memory_fraction", "_sleep",
+    )  # fmt: skip
+    for name in without_effect:
         replacements[name] = answer(None)
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         replacements[name] = answer(0)

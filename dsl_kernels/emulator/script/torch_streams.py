@@ -1,4 +1,4 @@
-"""torch.cuda's streams, events and graphs while a program is checked: work is done in the order in which it is issued."""
+"""torch.cuda's streams, events and graphs while a program is checked: work runs in the order of issue."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .errors import UnsupportedCall
 from .memory import Snapshot
 from .session import Graph, Session
 
-ELAPSED_MS = 1.0  # what every event says; nothing here has a time
+ELAPSED_MS = 1.0  # the answer of every event: no times are measured
 
 
 class State:
-    """The streams of one check: the current ones, innermost last."""
+    """The streams of one check; ``current`` holds the current ones, innermost last."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -23,13 +23,13 @@ class State:
 
 
 class _Bound:
-    """A class whose instances know the check that they belong to: `bound` makes it."""
+    """Base of classes whose instances know the check that they belong to; `bound` makes these classes."""
 
     state: ClassVar[State]
 
 
 class Stream(_Bound):
-    """A stream."""
+    """Replaces ``torch.cuda.Stream``."""
 
     def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
         self.cuda_stream = next(self.state.numbers) << 4
@@ -76,7 +76,7 @@ class Stream(_Bound):
 
 
 class Event(_Bound):
-    """An event: it has no time of its own."""
+    """Replaces ``torch.cuda.Event``; it records no time."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.graph: Graph | None = None
@@ -116,7 +116,7 @@ class Current(_Bound):
 
 
 class CUDAGraph(_Bound):
-    """A graph of the work that was issued while it was captured. The capture itself executes nothing."""
+    """A graph of the work that its capture issued. The capture itself leaves memory unchanged."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.graph: Graph | None = None
@@ -162,7 +162,7 @@ class Capture(_Bound):
 
 
 class OneDevice:
-    """``torch.cuda.device`` and ``device_of``: there is one."""
+    """``torch.cuda.device`` and ``device_of``: there is only one device."""
 
     def __init__(self, *_: Any) -> None:
         self.idx = 0
@@ -171,7 +171,7 @@ class OneDevice:
         """Nothing to select."""
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to give back."""
+        """Nothing to restore."""
 
 
 def bound(kind: type, state: State) -> Any:

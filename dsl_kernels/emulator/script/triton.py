@@ -1,6 +1,7 @@
-"""Triton's and Gluon's launches: Triton takes a driver as a plug-in, and this one records.
+"""Triton's and Gluon's launches: Triton takes a driver as a plug-in, and this one records the launches.
 
-Triton compiles as always, with its own assembler; a launch passes the kernel's PTX and its arguments here.
+Triton compiles as usual, with its own assembler; a launch passes the kernel's PTX and its arguments to this
+driver.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from .hooks import Patches
 from .session import Kernel, Session
 
 _FORMS = {
-    "i1": "<B", "u1": "<B", "i8": "<b", "u8": "<B", "i16": "<h", "u16": "<H", "i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q",
-    "fp32": "<f", "f32": "<f", "fp64": "<d", "fp16": "<e",
+    "i1": "<B", "u1": "<B", "i8": "<b", "u8": "<B", "i16": "<h", "u16": "<H", "i32": "<i", "u32": "<I",
+    "i64": "<q", "u64": "<Q", "fp32": "<f", "f32": "<f", "fp64": "<d", "fp16": "<e",
 }  # fmt: skip
 
 
 def variables(session: Session, folder: Path) -> dict[str, str]:
-    """Environment variables that keep what is compiled for the check out of the user's cache."""
+    """Environment variables that keep kernels of the check out of the user's cache."""
     return {"TRITON_CACHE_DIR": str(folder / "triton")}
 
 
@@ -45,7 +46,7 @@ def _pointer(value: Any) -> bytes:
 
 
 class _Utils:
-    """What the plug-in is asked for besides launches."""
+    """The plug-in's functions besides launches."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -56,8 +57,9 @@ class _Utils:
     def get_device_properties(self, device: int) -> dict[str, int]:
         d = self.session.device
         return {
-            "max_shared_mem": d.arch.smem_per_cta, "max_num_regs": d.arch.registers_per_sm, "multiprocessor_count": d.sms,
-            "warpSize": 32, "sm_clock_rate": 1_000_000, "mem_clock_rate": 1_000_000, "mem_bus_width": 5120,
+            "max_shared_mem": d.arch.smem_per_cta, "max_num_regs": d.arch.registers_per_sm,
+            "multiprocessor_count": d.sms, "warpSize": 32, "sm_clock_rate": 1_000_000,
+            "mem_clock_rate": 1_000_000, "mem_bus_width": 5120,
         }  # fmt: skip
 
     def load_binary(
@@ -109,8 +111,10 @@ def _launcher(session: Session, utils: _Utils) -> type:
         def __call__(self, gx: int, gy: int, gz: int, stream: int, function: int, *rest: Any) -> None:
             if function not in utils.kernels:
                 raise UnsupportedCall(
-                    "a Triton kernel", got="one that was compiled before the check", fix="compile it within the check"
-                )  # fmt: skip
+                    "a Triton kernel",
+                    got="one that was compiled before the check",
+                    fix="compile it within the check",
+                )
             ptx, metadata = utils.kernels[function]
             arguments = rest[len(rest) - len(self.signature) :]
             data: list[bytes] = []
@@ -122,8 +126,9 @@ def _launcher(session: Session, utils: _Utils) -> type:
             warps = getattr(metadata, "total_num_warps", None) or metadata.num_warps
             flags = [("launch_pdl", "dependent"), ("launch_cooperative_grid", "cooperative")]
             session.launch(
-                Kernel(ptx, metadata.name), (gx * ctas, gy, gz), (32 * warps, 1, 1), lambda sizes: data[: len(sizes)],
-                source="Triton", cluster=(ctas, 1, 1) if ctas > 1 else None, dynamic_smem=metadata.shared, stream=stream or 0,
+                Kernel(ptx, metadata.name), (gx * ctas, gy, gz), (32 * warps, 1, 1),
+                lambda sizes: data[: len(sizes)], source="Triton",
+                cluster=(ctas, 1, 1) if ctas > 1 else None, dynamic_smem=metadata.shared, stream=stream or 0,
                 attributes=[name for flag, name in flags if getattr(metadata, flag, False)],
             )  # fmt: skip
 
@@ -152,7 +157,7 @@ def _launcher(session: Session, utils: _Utils) -> type:
                 data.append(_scalar(kind, value))
 
         def _scratch(self, ctas: int, stream: int) -> list[bytes]:
-            """The two pointers that close every kernel's parameters."""
+            """The two scratch pointers at the end of every kernel's parameters."""
             pointers = []
             for size in (
                 self.metadata.global_scratch_size,
@@ -189,7 +194,7 @@ def _driver(session: Session, utils: _Utils) -> Any:
             return 0
 
         def set_current_device(self, device: int) -> None:
-            """There is one."""
+            """There is only one device."""
 
         def get_current_stream(self, device: int = 0) -> int:
             import torch
@@ -223,7 +228,7 @@ def _driver(session: Session, utils: _Utils) -> Any:
             return torch.empty(1, dtype=torch.int32)
 
         def clear_cache(self, cache: Any) -> None:
-            """There is none."""
+            """There is no cache."""
 
         def assemble_tensormap_to_arg(self, maps: Any, args: Any) -> Any:
             return args
@@ -242,7 +247,7 @@ def _called_once(session: Session, answer: Any) -> Callable[..., Any]:
 
 @contextmanager
 def install(session: Session) -> Iterator[None]:
-    """Triton's active driver records for the time of the check."""
+    """Make Triton's active driver the recording one while the context is open."""
     import triton.testing
     from triton.compiler.compiler import CompiledKernel
     from triton.runtime import driver

@@ -1,7 +1,7 @@
 """vLLM's plugin: the attention backend `DSLKERNELS_MLA_SPARSE` and, with it, the sparse indexer (vLLM 0.33).
 
-`register` is the entry point of the group `vllm.general_plugins`. It changes nothing of an engine that does not choose the
-backend (`--attention-backend DSLKERNELS_MLA_SPARSE`).
+`register` is the entry point of the group `vllm.general_plugins`. It changes nothing in an engine that does
+not choose the backend (`--attention-backend DSLKERNELS_MLA_SPARSE`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ BACKEND = "DSLKERNELS_MLA_SPARSE"
 _SPARSE = "vllm.model_executor.layers.attention.sparse_mla_attention"
 _UTILS = "vllm.v1.attention.backends.mla.sparse_utils"
 
+# What the backend is made of.
 ATTENTION = (
     Seam("vllm.v1.attention.backends.registry.AttentionBackendEnum"),
     Seam("vllm.v1.attention.backends.registry.register_backend", ("backend", "class_path", "is_mamba")),
@@ -35,12 +36,12 @@ ATTENTION = (
     Seam(f"{_UTILS}.align_blocks_to_rows", ("spec", "rows")),
     Seam(f"{_UTILS}.flat_kv_row_view", ("kv_cache", "block_size")),
 )
-"""What the backend is made of."""
 
 _LAYER = "vllm.model_executor.layers.sparse_attn_indexer"
 SCORES, SELECTION = f"{_LAYER}.fp8_fp4_paged_mqa_logits", f"{_LAYER}.get_indexer_topk"
 PROMPTS = "vllm._custom_ops.top_k_per_row_prefill"
 
+# What the indexer's layer is made of.
 INDEXER = (
     Seam("vllm.model_executor.custom_op.CustomOp.register_oot"),
     Seam(f"{_LAYER}.SparseAttnIndexer"),
@@ -48,7 +49,16 @@ INDEXER = (
     Seam(f"{_LAYER}.mqa_logits_use_mx_scales", ()),
     Seam(
         SCORES,
-        ("q", "kv_cache", "weights", "context_lens", "block_tables", "schedule_metadata", "max_model_len", "indices"),
+        (
+            "q",
+            "kv_cache",
+            "weights",
+            "context_lens",
+            "block_tables",
+            "schedule_metadata",
+            "max_model_len",
+            "indices",
+        ),
     ),
     Seam(SELECTION, ("backend",)),
     Seam(
@@ -57,17 +67,25 @@ INDEXER = (
     ),
     Seam(
         PROMPTS,
-        ("logits", "cu_seqlen_ks", "cu_seqlen_ke", "raw_topk_indices", "num_rows", "stride0", "stride1", "topk_tokens"),
+        (
+            "logits",
+            "cu_seqlen_ks",
+            "cu_seqlen_ke",
+            "raw_topk_indices",
+            "num_rows",
+            "stride0",
+            "stride1",
+            "topk_tokens",
+        ),
     ),
-)  # fmt: skip
-"""What the indexer's layer is made of."""
+)
 
+# A child of vLLM's logger, which configures where it writes.
 log = logging.getLogger("vllm.dsl_kernels")
-"""Below vLLM's own logger, which decides where it goes."""
 
 
 def register() -> None:
-    """Register the backend and the indexer's layer with vLLM; where vLLM does not fit, log why and change nothing."""
+    """Register the backend and the indexer's layer with vLLM; on a mismatch, log why and change nothing."""
     for what, seams, module in (
         ("the attention backend", ATTENTION, "attention"),
         ("the indexer", INDEXER, "indexer"),

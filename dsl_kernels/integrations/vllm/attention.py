@@ -1,7 +1,8 @@
-"""Sparse MLA attention of vLLM by `ops.sparse_mla`: bf16 and fp8_ds_mla caches, no padding of heads, no plan.
+"""vLLM's sparse MLA attention by `ops.sparse_mla`: bf16 and fp8_ds_mla caches, no padding of heads, no plan.
 
-vLLM's base classes build the metadata, turn ids of requests into rows of the cache, and merge over ranks; what is here is one
-call. Rows of blocks that lie apart are counted by those ids, so the cache is one tensor of rows.
+vLLM's base classes build the metadata, turn ids within requests into rows of the cache, and merge over ranks;
+one call remains for this module. The rows' numbers include gaps between blocks, so the cache is one tensor of
+rows.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from ...problems.layouts import LATENT_DIM, ROPE_DIM
 from . import BACKEND
 
 MOST_HEADS = 128
+# Requests of at most this many queries attend by ids, as a decode step does; longer ones may go to dense MHA.
 QUERIES_AS_DECODE = 128
-"""Requests of at most so many queries are attended to by their ids, as a decode step is; longer ones may go to dense MHA."""
 
 
 @dataclass(kw_only=True)
@@ -46,7 +47,7 @@ class DslKernelsMetadataBuilder(SparseMLACommonMetadataBuilder[DslKernelsMetadat
 
 
 class DslKernelsImpl(SparseMLACommonImpl[DslKernelsMetadata]):
-    """One call of `ops.sparse_mla` a layer. An empty row gives (0, -inf), the identity of a merge over ranks."""
+    """One call of `ops.sparse_mla` per layer. An empty row gives (0, -inf), the identity of a merge."""
 
     can_return_lse_for_decode: bool = True
     supports_dcp: bool = True
@@ -73,14 +74,23 @@ class DslKernelsImpl(SparseMLACommonImpl[DslKernelsMetadata]):
         if alibi_slopes or sliding_window or logits_soft_cap:
             raise NotImplementedError(f"{BACKEND} has no alibi slopes, sliding window or soft cap of logits")
         super().__init__(
-            num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap,
-            attn_type, kv_sharing_target_layer_name, **mla_args,
-        )  # fmt: skip
+            num_heads,
+            head_size,
+            scale,
+            num_kv_heads,
+            alibi_slopes,
+            sliding_window,
+            kv_cache_dtype,
+            logits_soft_cap,
+            attn_type,
+            kv_sharing_target_layer_name,
+            **mla_args,
+        )
         if sinks is not None and self.dcp_world_size > 1:
-            # Each rank would count the sink.
+            # Every rank would add the sink.
             raise NotImplementedError(f"{BACKEND} has no attention sinks with decode context parallelism")
         self.sinks = sinks
-        # Dense MHA knows no sinks.
+        # vLLM's dense MHA has no sinks.
         self.supports_dense_mha_prefill = sinks is None
         self.supports_quant_query_input = False
 
@@ -97,7 +107,7 @@ class DslKernelsImpl(SparseMLACommonImpl[DslKernelsMetadata]):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         q_nope, q_pe = q if isinstance(q, tuple) else (q, None)
         rows, _ = flat_kv_row_view(kv_cache, block_size)
-        # Ids that are -1 are padding wherever they stand, so the counts are not needed.
+        # An id of -1 is padding at any position, so the counts are not needed.
         out, lse = sparse_mla(
             q_nope, q_pe, rows, topk_indices, sm_scale=self.scale, attn_sink=self.sinks, lse_base="e"
         )
@@ -105,7 +115,7 @@ class DslKernelsImpl(SparseMLACommonImpl[DslKernelsMetadata]):
 
 
 class DslKernelsBackend(AttentionBackend):
-    """What vLLM asks of a backend before it chooses it."""
+    """What vLLM asks a backend before choosing it."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.bfloat16]
     supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "bfloat16", "fp8_ds_mla"]
@@ -174,7 +184,7 @@ class DslKernelsBackend(AttentionBackend):
             return (
                 f"{BACKEND} takes (kv_lora_rank, qk_rope_head_dim) = ({LATENT_DIM}, {ROPE_DIM}), not {dims}"
             )
-        # Ranks of a context attend with the heads of all of them.
+        # With context parallelism, each rank attends with the heads of all ranks.
         heads = model.get_num_attention_heads(config.parallel_config) * ranks
         if heads > MOST_HEADS:
             return f"{BACKEND} takes at most {MOST_HEADS} heads a rank, not {heads}"
@@ -184,6 +194,6 @@ class DslKernelsBackend(AttentionBackend):
 
 
 def register() -> None:
-    """Add the backend to those that `--attention-backend` knows."""
+    """Register the backend for `--attention-backend`."""
     if BACKEND not in AttentionBackendEnum.__members__:
         register_backend(BACKEND, f"{__name__}.{DslKernelsBackend.__qualname__}")

@@ -1,8 +1,9 @@
-"""vLLM's sparse indexer with our scoring of a decode step and our selection, where the backend is chosen.
+"""vLLM's sparse indexer with our decode scoring and our selection, if our attention backend is chosen.
 
-The layer is vLLM's own, out of its registry of replaced layers: what it writes into the cache, gathers and merges stays
-vLLM's. It marks its selection as ours, and puts our functions in the place of three that vLLM's op calls. Each falls back to
-vLLM's for what our ops refuse. Scores of a prompt are DeepGEMM's: vLLM wants them compressed.
+The layer is a subclass of vLLM's, put in place through vLLM's registry of replaced layers; writing the cache,
+gathering and merging stay vLLM's. It marks its selection as ours and replaces three functions that vLLM's op
+calls. Each falls back to vLLM's for what our ops refuse. A prompt is still scored by DeepGEMM, because vLLM
+wants its scores compressed.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from ...problems.layouts import INDEX_DIM
 from .._seams import Taken
 from . import BACKEND, PROMPTS, SCORES, SELECTION, log
 
+# The layer's `topk_backend`.
 SELECTS = "dsl_kernels"
-"""The layer's `topk_backend`."""
 
 
 class DslKernelsSparseAttnIndexer(layers.SparseAttnIndexer):
-    """The layer, which takes over as it is made, if the backend was chosen and its sizes are served."""
+    """The layer, which takes over at its creation if the backend was chosen and its sizes are served."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -68,7 +69,7 @@ def scores(
     max_model_len: int,
     indices: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Scores of a decode step, as vLLM's `fp8_fp4_paged_mqa_logits` has them."""
+    """Scores of a decode step, as vLLM's `fp8_fp4_paged_mqa_logits`."""
     return deep_gemm.fp8_fp4_paged_mqa_logits(
         q, kv_cache, weights, context_lens, block_tables, schedule_metadata, max_model_len, indices=indices
     )
@@ -82,9 +83,9 @@ def select(
     topk_tokens: int,
     max_seq_len: int,
 ) -> None:
-    """The selection of a decode step, as vLLM's `SparseIndexerTopk` has it."""
+    """The selection of a decode step, as vLLM's `SparseIndexerTopk`."""
     rows, (apart, dense) = logits.shape[0], logits.stride()
-    # Lengths of every row are two-dimensional there, those of the last row of each sequence are not.
+    # vLLM passes a length for every row as 2-D, and one for the last row of each sequence as 1-D.
     lengths = seq_lens if seq_lens.dim() == 2 and seq_lens.numel() == rows else seq_lens.reshape(-1)
     vllm_topk.top_k_per_row_decode(logits, next_n, lengths, topk_indices, rows, apart, dense, topk_tokens)
 
@@ -99,30 +100,30 @@ def select_prompt(
     stride1: int,
     topk_tokens: int,
 ) -> None:
-    """The selection of a prompt, as `vllm._custom_ops.top_k_per_row_prefill` has it."""
+    """The selection of a prompt, as `vllm._custom_ops.top_k_per_row_prefill`."""
     vllm_topk.top_k_per_row_prefill(
         logits, cu_seqlen_ks, cu_seqlen_ke, raw_topk_indices, num_rows, stride0, stride1, topk_tokens
     )
 
 
 def selection(theirs: Callable[[str], Any]) -> Callable[[str], Any]:
-    """vLLM's look-up of a selection by its name, which also knows ours."""
+    """vLLM's look-up of a selection by name, extended by ours."""
     ours = Taken("selection of a decode step", select, log)
     return lambda backend: ours.instead_of(theirs("auto")) if backend == SELECTS else theirs(backend)
 
 
+# The functions of vLLM to replace, by path, each with what makes our replacement from vLLM's function.
 SEAMS: dict[str, Callable[[Any], Any]] = {
     SCORES: Taken("scoring of a decode step", scores, log).instead_of,
     SELECTION: selection,
     PROMPTS: Taken("selection of a prompt", select_prompt, log).instead_of,
 }
-"""What is put in the place of a function of vLLM, by its path, given that function."""
 
 _taken: set[str] = set()
 
 
 def take_over() -> None:
-    """Put ours in the place of vLLM's functions, once a process."""
+    """Replace vLLM's functions with ours, once per process."""
     if _taken:
         return
     for path, make in SEAMS.items():

@@ -1,11 +1,15 @@
-"""Leaves of putting ranks' entries in order, by their text: a thread places one entry."""
+"""Leaves of putting ranks' entries in order, by their text: a thread places one entry.
+
+Lists that lie side by side are halved where they lie. In the memory of other ranks each halving would wait for the link: there
+the threads of a cluster read every entry once, all at a time, and give its token to all CTAs.
+"""
 
 from __future__ import annotations
 
-from ...device.torch.warps import clz
+from ...device.torch.warps import clz, store_peer
 from ...tile.counting import moves
-from ...tile.frontend import recorded, rolled
-from ...tile.kinds import Global, Int32, LeafRecorder, Writes
+from ...tile.frontend import recorded, rolled, unrolled
+from ...tile.kinds import Global, Int32, Int64, LeafRecorder, Peers, Registers, Shared, Writes
 from ...tile.leaf_text import by_text
 from .problem import ID, SCORE
 
@@ -57,3 +61,71 @@ def place_entry(
                 "own_scores", (rank, SCORE, row), (planes, rows, k)
             )[at]
             ids.row("ordered_ids", row, ranks * k)[place] = named
+
+
+@moves(loaded=lambda planes, tokens: planes * tokens)
+@by_text
+def read_peers(
+    m: LeafRecorder, tokens: Registers[Int32], scores: Registers[Int32], names: Registers[Int32],
+    entries: Global[Int32], peer_distances: Global[Int64], row: Int32, first: Int32, step: int, ranks: Int32,
+    planes: Int32, rows: Int32, k: Int32,
+) -> None:  # fmt: skip
+    """A thread's entries from the ranks' own memory: number `first` + thread of those of all ranks, and every `step` on.
+
+    Loads of all are under way together. The token of no entry is -1.
+    """
+    distances = m.local("distances", tokens.size, "int64")
+    for i in unrolled(tokens.size):
+        distances[i] = 0
+        if first + m.thread + i * step < ranks * k:
+            distances[i] = peer_distances[(first + m.thread + i * step) // k]
+    for i in unrolled(tokens.size):
+        number = first + m.thread + i * step
+        tokens[i] = -1
+        scores[i] = 0
+        names[i] = 0
+        if number < ranks * k:
+            theirs = entries.of_peer("theirs", distances[i])
+            at = number % k
+            tokens[i] = theirs.row("own_tokens", (planes - 1, row), (rows, k))[at]
+            scores[i] = theirs.row("own_scores", (SCORE, row), (rows, k))[at]
+            if planes > 2:
+                names[i] = theirs.row("own_names", (ID, row), (rows, k))[at]
+
+
+@by_text
+def share_tokens(
+    m: LeafRecorder, lists: Peers[Int32], tokens: Registers[Int32], first: Int32, step: int, count: Int32, group: int,
+) -> None:  # fmt: skip
+    """Give a thread's tokens, of `count`, to every CTA of the cluster, in the order of the ranks' lists."""
+    for i in unrolled(tokens.size):
+        if first + m.thread + i * step < count:
+            for cta in unrolled(group):
+                m.do(store_peer(lists.at(first + m.thread + i * step), cta, tokens[i]))
+
+
+@moves(stored=lambda tokens: 2 * tokens)
+@by_text
+def place_read(
+    m: LeafRecorder, ordered_scores: Writes[Global[Int32]], ordered_ids: Writes[Global[Int32]], lists: Shared[Int32],
+    tokens: Registers[Int32], scores: Registers[Int32], names: Registers[Int32], row: Int32, first: Int32, step: int,
+    ranks: Int32, planes: Int32, k: Int32, interleave: Int32, rank_stride: Int32,
+) -> None:  # fmt: skip
+    """Write a thread's entries to their places, as `place_entry` does, by the tokens of all ranks that the CTA was given."""
+    for i in unrolled(tokens.size):
+        if tokens[i] >= 0:
+            number = first + m.thread + i * step
+            rank = number // k
+            run = tokens[i] // interleave
+            place: Int32 = number - rank * k
+            for other in rolled(0, ranks):
+                if other != rank:
+                    runs: Int32 = run
+                    if other < rank:
+                        runs += 1
+                    place += _tokens_before(m, lists.part("listed", other * k), k, runs * interleave)
+            named: Int32 = run * (ranks - 1) * interleave + rank * interleave + tokens[i]
+            if planes > 2:
+                named = names[i] + rank * rank_stride
+            ordered_scores.row("to_scores", row, ranks * k)[place] = scores[i]
+            ordered_ids.row("to_ids", row, ranks * k)[place] = named

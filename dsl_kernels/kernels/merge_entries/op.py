@@ -56,3 +56,49 @@ def merge_entries(
     }
     run("merge_entries", "default", operands, executor, variant, arch, workspace)
     return operands["ordered_scores"], operands["ordered_ids"]
+
+
+@torch_op("merge_entries", "peers")
+def merge_peer_entries(
+    rank_entries: torch.Tensor,
+    peer_distances: torch.Tensor,
+    *,
+    interleave: int,
+    rank_stride: int = 0,
+    ordered_scores: torch.Tensor | None = None,
+    ordered_ids: torch.Tensor | None = None,
+    executor: str | None = None,
+    variant: str | None = None,
+    arch: str | None = None,
+    workspace: Workspace | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`merge_entries` of lists that lie in the memory of the ranks, where the kernel reads them.
+
+    Every rank has written its list at the same place of its memory, and passed a barrier, before any rank calls this; none
+    writes there again before all calls have ended.
+
+    Args:
+        rank_entries: [planes, rows, k] int32, this rank's, as `merge_entries` takes each rank's.
+        peer_distances: [ranks] int64 on the GPU, how many bytes from this rank's memory each rank's lies, 0 for its own: with
+            torch's symmetric memory `buffer_ptrs[r] - buffer_ptrs[rank]`. Multiples of 16; ranks * k is at most 16384.
+        interleave, rank_stride, ordered_scores, ordered_ids: as `merge_entries`.
+        executor, variant, arch, workspace: see `dsl_kernels.ops`.
+
+    Returns:
+        `ordered_scores` and `ordered_ids` of all ranks, as `merge_entries`.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device, or another number of planes. Distances
+            are read on the device: others than these are an error off the GPU and with DSL_KERNELS_CHECK_VALUES, undefined without.
+        NoVariantError: ranks * k is more than 16384, or other sizes that no generated variant accepts.
+    """
+    operands: dict[str, Any] = {
+        "rank_entries": rank_entries,
+        "peer_distances": peer_distances,
+        "interleave": integer("interleave", interleave, 1, MOST_INTERLEAVE),
+        "rank_stride": integer("rank_stride", rank_stride, 0, INT32_MAX),
+        "ordered_scores": ordered_scores,
+        "ordered_ids": ordered_ids,
+    }
+    run("merge_entries", "peers", operands, executor, variant, arch, workspace)
+    return operands["ordered_scores"], operands["ordered_ids"]

@@ -3,7 +3,7 @@
 Runs of `interleave` positions are dealt to the ranks in turn: token t of rank r has position
 (t // interleave * ranks + r) * interleave + t % interleave. Each rank lists its entries by ascending token, then -1 where
 it has fewer. An entry's place among all is the number of entries of lower position. Selection among the ordered scores then
-breaks ties by position, as it does on one GPU.
+breaks ties by position, as it does on one GPU. Lists come side by side, or as this rank's and how far away its peers' are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..._discover import later
 from ...arguments import INT32_MAX
 from ...problems.base import Comparison, OperandSpec, Problem, Values, Workload
+from ...problems.peers import DISTANCES, PEER_DISTANCES, dealt, gathered
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +22,8 @@ else:
     torch = later("torch", globals())
 
 MOST_INTERLEAVE = 1 << 24
+# Entries of a row on all ranks that a kernel reads from their memory: 2048 of each of eight, whose tokens fill 64 KiB.
+MOST_LISTED = 1 << 14
 # Planes of entries: the score's bits, with three planes the token's id in the rank's cache, and last its number in the shard.
 SCORE, ID, TOKEN = 0, 1, -1
 
@@ -28,11 +31,12 @@ SCORE, ID, TOKEN = 0, 1, -1
 def _not_ascending(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
     """Tokens that do not ascend, or that follow a -1."""
     entries = o["rank_entries"]
-    tokens = entries[:, TOKEN]
+    tokens = entries[..., TOKEN, :, :]
     wrong = torch.zeros_like(entries, dtype=torch.bool)
-    wrong[:, TOKEN] = tokens < -1
-    wrong[:, TOKEN, :, 1:] |= (tokens[..., 1:] >= 0) & (tokens[..., 1:] <= tokens[..., :-1])
-    wrong[:, TOKEN, :, 1:] |= (tokens[..., 1:] >= 0) & (tokens[..., :-1] < 0)
+    found = wrong[..., TOKEN, :, :]
+    found.copy_(tokens < -1)
+    found[..., 1:] |= (tokens[..., 1:] >= 0) & (tokens[..., 1:] <= tokens[..., :-1])
+    found[..., 1:] |= (tokens[..., 1:] >= 0) & (tokens[..., :-1] < 0)
     return wrong
 
 
@@ -43,16 +47,33 @@ def _ordered(name: str, doc: str) -> OperandSpec:
     )  # fmt: skip
 
 
-OPERANDS = (
+_ASCEND = (Values("tokens ascend, then -1", _not_ascending),)
+_PLANES = ("planes == 2 or planes == 3",)
+GATHERED = (
     OperandSpec(
         "rank_entries",
         ("ranks", "planes", "rows", "k"),
         "int32",
         align=4,
         doc="of each rank: bits of the scores, with three planes ids in its cache, and numbers of tokens in its shard, -1 for none",
-        requires=("planes == 2 or planes == 3",),
-        values=(Values("tokens ascend, then -1", _not_ascending),),
+        requires=_PLANES,
+        values=_ASCEND,
     ),
+)
+ON_RANKS = (
+    OperandSpec(
+        "rank_entries",
+        ("planes", "rows", "k"),
+        "int32",
+        align=4,
+        peers=PEER_DISTANCES,
+        doc="of this rank, as every rank has them: bits of the scores, with three planes ids in its cache, and numbers of tokens in its shard, -1 for none",
+        requires=_PLANES,
+        values=_ASCEND,
+    ),
+    DISTANCES,
+)
+COMMON = (
     OperandSpec(
         "interleave", (), "int32", "scalar", limits=(1, MOST_INTERLEAVE), doc="positions in a run of one rank"
     ),
@@ -69,17 +90,20 @@ OPERANDS = (
         "ordered_ids", "with three planes id + rank * rank_stride, with two the position, in the same order"
     ),
 )
+FORMS = {"default": (*GATHERED, *COMMON), "peers": (*ON_RANKS, *COMMON)}
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    """Rows of different lengths; the last is empty, and of the first a rank has no token."""
+    """Rows of different lengths; the last of several is empty, and of the first a rank has no token."""
     p, device = workload.params, generator.device
     ranks, rows, k, interleave = p["ranks"], p["rows"], p["k"], p["interleave"]
     entries = torch.full((ranks, p["planes"], rows, k), -1, dtype=torch.int32, device=device)
     for row in range(rows):
         for rank in range(ranks):
             count = (
-                0 if row == rows - 1 or (row, rank) == (0, ranks - 1) else max(k - (row + rank) * k // 5, 0)
+                0
+                if row == rows - 1 > 0 or (row, rank) == (0, ranks - 1)
+                else max(k - (row + rank) * k // 5, 0)
             )
             tokens = torch.randperm(4 * k, generator=generator, device=device)[:count].sort().values
             entries[rank, TOKEN, row, :count] = tokens.int()
@@ -91,7 +115,11 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         entries[:, ID] = torch.randint(
             1000, (ranks, rows, k), generator=generator, dtype=torch.int64, device=device
         ).int()
-    return {"rank_entries": entries, "interleave": interleave, "rank_stride": 1000}
+    given: dict[str, Any] = {"rank_entries": entries}
+    if workload.form == "peers":
+        own, distances = dealt(entries.view(ranks, -1).view(torch.uint8), ranks // 2, generator)
+        given = {"rank_entries": own.view(torch.int32).view(entries.shape[1:]), PEER_DISTANCES: distances}
+    return {**given, "interleave": interleave, "rank_stride": 1000}
 
 
 def positions(tokens: torch.Tensor, interleave: int, rank: int, ranks: int) -> torch.Tensor:
@@ -102,7 +130,7 @@ def positions(tokens: torch.Tensor, interleave: int, rank: int, ranks: int) -> t
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """A sort of all entries of a row by position; -1 past them."""
-    entries, interleave = inputs["rank_entries"].long(), int(inputs["interleave"])
+    entries, interleave = gathered(inputs, "rank_entries").long(), int(inputs["interleave"])
     ranks, planes, rows, k = entries.shape
     scores = torch.full((rows, ranks * k), -1, dtype=torch.int32, device=entries.device)
     ids = scores.clone()
@@ -127,7 +155,7 @@ def compare(
 ) -> Comparison:
     """Equality at every entry; no tolerance."""
     result = Comparison()
-    counts = (inputs["rank_entries"][:, TOKEN] >= 0).sum(dim=(0, 2))
+    counts = (gathered(inputs, "rank_entries")[:, TOKEN] >= 0).sum(dim=(0, 2))
     there = torch.arange(expected["ordered_ids"].shape[1], device=counts.device) < counts[:, None]
     for name, wanted in expected.items():
         wrong = int(((outputs[name] != wanted) & there).sum())
@@ -148,13 +176,13 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
 
 def _case(name: str, tier: str, ranks: int, rows: int, k: int, planes: int, interleave: int) -> Workload:
     sizes = {"ranks": ranks, "rows": rows, "k": k, "planes": planes, "interleave": interleave}
-    return Workload(name, tier, "default", sizes)
+    return Workload(name, tier, "peers" if name.startswith("peers") else "default", sizes)
 
 
 PROBLEM = Problem(
     op="merge_entries",
     doc=__doc__,
-    forms={"default": OPERANDS},
+    forms=FORMS,
     workloads=(
         _case("tiny", "tiny", 2, 2, 70, 3, 64),
         _case("tiny_positions", "tiny", 3, 2, 33, 2, 1),
@@ -162,10 +190,14 @@ PROBLEM = Problem(
         _case("one_entry", "edge", 4, 5, 1, 3, 1),
         _case("contiguous", "edge", 3, 4, 300, 2, MOST_INTERLEAVE),
         _case("odd_runs", "edge", 5, 6, 257, 3, 7),
+        _case("peers_of_a_host", "edge", 8, 2, 30, 3, 64),
+        _case("peers_many_entries", "edge", 7, 2, 2000, 3, 5),
         _case("real_one", "real", 2, 1, 2048, 3, 64),
         _case("real_many", "real", 2, 64, 2048, 3, 64),
         _case("real_ranks", "real", 8, 16, 2048, 3, 64),
         _case("real_prompt", "real", 2, 4096, 2048, 2, 64),
+        _case("peers_one", "real", 2, 1, 2048, 3, 64),
+        _case("peers_ranks", "real", 8, 16, 2048, 3, 64),
     ),
     make=make,
     reference=reference,
@@ -173,4 +205,5 @@ PROBLEM = Problem(
     bytes=moved_bytes,
     flops=flops,
     units=lambda form, dims: ("rows", dims["rows"]),
+    forms_share_workloads=lambda form, other: True,
 )

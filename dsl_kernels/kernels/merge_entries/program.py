@@ -1,7 +1,10 @@
 """Ranks' entries in order as a tile program: a thread an entry, which looks for its place in every other rank's list.
 
 Lists ascend, so the entries of another rank before one are found by halving: eleven reads for a list of 2048, of which
-those of neighbouring threads are the same at first. No CTA waits for another, and nothing is sorted.
+those of neighbouring threads are the same at first. Nothing is sorted.
+
+Of lists that lie side by side no CTA waits for another. From the ranks' own memory a cluster reads those of one row, each
+entry once and all of them at a time; every CTA is given the tokens, and its threads halve the lists in shared memory.
 """
 
 from __future__ import annotations
@@ -13,15 +16,22 @@ from typing import Any
 from ... import problems
 from ...arch import ArchSpec
 from ...tile.frontend import Int32, Names, recorded
-from ...tile.lang import START, Body, Guard, Knob, Role, Schedule
+from ...tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
 from ...tile.program import TileProgram
-from ...tile.text import Global, Recorder, ceildiv, dim
+from ...tile.text import Global, Recorder, View, ceildiv, dim
 from . import leaves as leaf
+from .problem import MOST_LISTED
 
 TILES = 65535
 """CTAs along the second axis of a grid."""
 
-KNOBS = (Knob("threads", "n", ((256,), (128, 512)), "entries a CTA, one a thread"),)
+CTAS = Size(8, "CTAS")
+"""Of a cluster, which reads the lists of one row from the ranks."""
+
+KNOBS = (
+    Knob("threads", "n", ((256, 512), (128,)), "entries a CTA, one a thread"),
+    Knob("lists", "", (("gathered", "peers"),), "where the lists lie: side by side here, or each on its rank", plain="gathered"),
+)  # fmt: skip
 
 
 class Kernel(Names):
@@ -38,7 +48,19 @@ class Kernel(Names):
     rank_stride: Int32
 
 
+class PeerKernel(Kernel):
+    """The same, how far the ranks' entries lie from this rank's, and what a thread and a CTA hold of them."""
+
+    peer_distances: Global
+    lists: View
+    tokens: View
+    scores: View
+    names: View
+
+
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    if k.lists == "peers":
+        return _clustered(k)
     return Schedule(
         roles=(Role("place", k.threads // 32, doc="an entry a thread"),),
         buffers=(),
@@ -47,6 +69,31 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         grid=(dim("rows"), ceildiv(dim("ranks") * dim("k"), k.threads)),
         axes=("row", "tile"),
     )
+
+
+def _clustered(k: SimpleNamespace) -> Schedule:
+    each = Size(MOST_LISTED // (CTAS * k.threads), "EACH")
+
+    def own(name: str, doc: str) -> Buffer:
+        return Buffer(
+            name, Space.REGISTER, (k.threads, each), "int32", role="place", per_thread=each, private=True, doc=doc
+        )  # fmt: skip
+
+    return Schedule(
+        roles=(Role("place", k.threads // 32, doc="some entries a thread"),),
+        buffers=(
+            Buffer("lists", Space.SHARED, (Size(MOST_LISTED, "LISTED"),), "int32", doc="tokens of all ranks' entries"),
+            own("tokens", "of a thread's entries"),
+            own("scores", "bits of their scores"),
+            own("names", "their ids in the rank's cache"),
+        ),
+        pipelines=(),
+        mmas=(),
+        grid=(dim("rows"), CTAS),
+        axes=("row", "rank_in_cluster"),
+        cluster=(1, CTAS, 1),
+        group=(1,),
+    )  # fmt: skip
 
 
 @recorded
@@ -64,12 +111,38 @@ def _place(m: Recorder) -> None:
     )  # fmt: skip
 
 
+@recorded
+def _place_peers(m: Recorder) -> None:
+    s = PeerKernel(m)
+    step = CTAS * m.k.threads
+    first = m.block(1) * m.k.threads
+    m.comment("No CTA stores to another that has not begun.")
+    m.cluster_arrive(relaxed=True)
+    leaf.read_peers(
+        m, s.tokens, s.scores, s.names, s.rank_entries, s.peer_distances, m.block(0), first, step, s.ranks, s.planes, s.rows, s.k,
+    )  # fmt: skip
+    m.cluster_wait()
+    leaf.share_tokens(m, m.cluster("lists"), s.tokens, first, step, s.ranks * s.k, CTAS)
+    m.comment("The last use of another CTA's memory is before this barrier.")
+    m.cluster_arrive()
+    m.cluster_wait()
+    leaf.place_read(
+        m, s.ordered_scores, s.ordered_ids, s.lists, s.tokens, s.scores, s.names, m.block(0), first, step, s.ranks, s.planes,
+        s.k, s.interleave, s.rank_stride,
+    )  # fmt: skip
+
+
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    return {START: _start, "place": _place}
+    return {START: _start, "place": _place if k.lists == "gathered" else _place_peers}
+
+
+def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    built, asked = "peers" if knobs["lists"] == "peers" else "default", call.get("form")
+    return None if asked in (None, built) else f"form = {asked}, built for {built}"
 
 
 def _tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    most = TILES * knobs["threads"]
+    most = MOST_LISTED if knobs["lists"] == "peers" else TILES * knobs["threads"]
     if call["ranks"] * call["k"] <= most:
         return None
     return f"ranks * k = {call['ranks'] * call['k']} exceeds {most}"
@@ -81,5 +154,5 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    guards=(Guard("k", _tiles),),
+    guards=(Guard("form", _same_form), Guard("k", _tiles)),
 )

@@ -50,3 +50,48 @@ def merge_outputs(
     }  # fmt: skip
     run("merge_outputs", "default", operands, executor, variant, arch, workspace)
     return operands["out"], operands["lse"]
+
+
+@torch_op("merge_outputs", "peers")
+def merge_peer_outputs(
+    outs: torch.Tensor,
+    lses: torch.Tensor,
+    peer_distances: torch.Tensor,
+    attn_sink: torch.Tensor | None = None,
+    *,
+    lse_scale: float = 1.0,
+    out: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+    executor: str | None = None,
+    variant: str | None = None,
+    arch: str | None = None,
+    workspace: Workspace | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`merge_outputs` of parts that lie in the memory of the ranks, where the kernel reads them.
+
+    Every rank has written its parts at the same place of its memory, and passed a barrier, before any rank calls this; none
+    writes there again before all calls have ended. The bits are those of `merge_outputs`.
+
+    Args:
+        outs: [rows, heads, 512] bfloat16, this rank's, as `merge_outputs` takes each rank's; its first two axes at any stride
+            of a multiple of 8, the same on every rank.
+        lses: [rows, heads] float32, this rank's; rows at any stride, the same on every rank.
+        peer_distances: [ranks] int64 on the GPU, how many bytes from this rank's memory each rank's lies, 0 for its own: with torch's
+            symmetric memory `buffer_ptrs[r] - buffer_ptrs[rank]`. Multiples of 16; at most 8 ranks.
+        attn_sink, lse_scale, out, lse: as `merge_outputs`.
+        executor, variant, arch, workspace: see `dsl_kernels.ops`.
+
+    Returns:
+        `out` and `lse` of all ranks, as `merge_outputs`.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device. Distances are read on the device: others
+            than these are an error off the GPU and with DSL_KERNELS_CHECK_VALUES, undefined without.
+        NoVariantError: more than 8 ranks, or other sizes that no generated variant accepts.
+    """
+    operands: dict[str, Any] = {
+        "outs": outs, "lses": lses, "peer_distances": peer_distances, "attn_sink": attn_sink, "lse_scale": lse_scale,
+        "out": out, "lse": lse,
+    }  # fmt: skip
+    run("merge_outputs", "peers", operands, executor, variant, arch, workspace)
+    return operands["out"], operands["lse"]

@@ -1,7 +1,8 @@
 """Partial outputs of attention over shards of the keys, merged in the order of the ranks into attention over all.
 
 Each rank gives out and lse of its own keys; a rank without keys gives (0, -inf). They are weighted in fp32 and rounded
-once. The sink joins the denominator of out here, once, and not the lse.
+once. The sink joins the denominator of out here, once, and not the lse. Parts come side by side, or as this rank's and how
+far away its peers' are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..._discover import later
 from ...problems.base import Comparison, OperandSpec, Problem, Workload, axis_strides
 from ...problems.layouts import LATENT_DIM
+from ...problems.peers import DISTANCES, PEER_DISTANCES, dealt, gathered
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +27,7 @@ ROUNDING = 2.0**-8 * 1.01
 ARITHMETIC = 2.0**-20
 LSE_ERROR = 1e-5
 
-OPERANDS = (
+GATHERED = (
     OperandSpec(
         "outs",
         ("ranks", "rows", "heads", LATENT_DIM),
@@ -41,6 +43,28 @@ OPERANDS = (
         align=4,
         doc="base-2 log-sum-exp of the scores of each rank's keys; -inf where it has none",
     ),
+)
+ON_RANKS = (
+    OperandSpec(
+        "outs",
+        ("rows", "heads", LATENT_DIM),
+        "bfloat16",
+        strides=axis_strides("outs", "th"),
+        peers=PEER_DISTANCES,
+        doc="outputs of this rank, as every rank has them",
+    ),
+    OperandSpec(
+        "lses",
+        ("rows", "heads"),
+        "float32",
+        strides=axis_strides("lses", "t"),
+        align=4,
+        peers=PEER_DISTANCES,
+        doc="base-2 log-sum-exp of the scores of this rank's keys, -inf where it has none, as every rank has it",
+    ),
+    DISTANCES,
+)
+COMMON = (
     OperandSpec(
         "attn_sink",
         ("heads",),
@@ -55,6 +79,7 @@ OPERANDS = (
         "lse", ("rows", "heads"), "float32", "out", align=4, doc="of all keys, without the sink; -inf without keys"
     ),
 )  # fmt: skip
+FORMS = {"default": (*GATHERED, *COMMON), "peers": (*ON_RANKS, *COMMON)}
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
@@ -78,9 +103,17 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     sink[1::4], sink[2::4], sink[3::4] = math.inf, -math.inf, 300.0
     split = p.get("split", 1)
     mine = slice(0, heads // split)
+    given: dict[str, Any] = {"outs": outs[:, :, mine], "lses": lses[:, :, mine]}
+    if workload.form == "peers":
+        own, distances = dealt(held.view(torch.uint8), ranks // 2, generator)
+        own = own.view(torch.bfloat16)
+        given = {
+            "outs": own[:size].view(rows, heads, LATENT_DIM)[:, mine],
+            "lses": own[size : size + 2 * rows * heads].view(torch.float32).view(rows, heads)[:, mine],
+            PEER_DISTANCES: distances,
+        }
     return {
-        "outs": outs[:, :, mine],
-        "lses": lses[:, :, mine],
+        **given,
         "attn_sink": sink[mine].contiguous(),
         "lse_scale": p.get("lse_scale", 1.0),
     }
@@ -88,11 +121,12 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Shares of the ranks in float64."""
-    lses = inputs["lses"].double() * math.log(2)
+    outs, lses = (gathered(inputs, name).double() for name in ("outs", "lses"))
+    lses = lses * math.log(2)
     total = lses.logsumexp(dim=0)
     below = torch.logaddexp(total, inputs["attn_sink"].double())
     shares = (lses - below).exp().nan_to_num(0.0)
-    out = (inputs["outs"].double() * shares[..., None]).sum(dim=0)
+    out = (outs * shares[..., None]).sum(dim=0)
     return {"out": out, "lse": total / math.log(2) * inputs["lse_scale"]}
 
 
@@ -102,7 +136,7 @@ def compare(
     """Each element within one rounding to bf16 of the reference, and lse within the fp32 of its sums."""
     result = Comparison()
     out, lse = outputs["out"].double(), outputs["lse"].double()
-    largest = inputs["outs"].double().abs().amax(dim=(0, 3))[..., None]
+    largest = gathered(inputs, "outs").double().abs().amax(dim=(0, 3))[..., None]
     bound = expected["out"].abs() * ROUNDING + largest * ARITHMETIC + 1e-38
     excess = (out - expected["out"]).abs() / bound
     result.require("error of out over its bound", float(excess.max()) if excess.numel() else 0.0, 1.0)
@@ -124,23 +158,27 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
 
 
 def _case(name: str, tier: str, ranks: int, rows: int, heads: int, **extra: Any) -> Workload:
-    return Workload(name, tier, "default", {"ranks": ranks, "rows": rows, "heads": heads, **extra})
+    form = "peers" if name.startswith("peers") else "default"
+    return Workload(name, tier, form, {"ranks": ranks, "rows": rows, "heads": heads, **extra})
 
 
 PROBLEM = Problem(
     op="merge_outputs",
     doc=__doc__,
-    forms={"default": OPERANDS},
+    forms=FORMS,
     workloads=(
         _case("tiny", "tiny", 2, 2, 4),
         _case("one_rank", "edge", 1, 3, 5),
         _case("base_e", "edge", 3, 3, 8, lse_scale=math.log(2)),
         _case("part_of_the_heads", "edge", 4, 5, 8, split=4),
         _case("many_ranks", "edge", 9, 2, 3),
+        _case("peers_of_a_host", "edge", 8, 2, 3),
         _case("real_one", "real", 2, 1, 16),
         _case("real_many", "real", 2, 64, 128),
         _case("real_ranks", "real", 8, 64, 16),
         _case("real_prompt", "real", 2, 4096, 16),
+        _case("peers_one", "real", 2, 1, 16),
+        _case("peers_ranks", "real", 8, 64, 16),
     ),
     make=make,
     reference=reference,
@@ -148,4 +186,5 @@ PROBLEM = Problem(
     bytes=moved_bytes,
     flops=flops,
     units=lambda form, dims: ("rows", dims["rows"]),
+    forms_share_workloads=lambda form, other: True,
 )

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 from ... import problems
 from ...arch import ArchSpec
+from ...problems.peers import MOST_PEERS
 from ...tile.frontend import Float32, Int32, Names, recorded
-from ...tile.lang import START, Body, Knob, Role, Schedule
+from ...tile.lang import START, Body, Guard, Knob, Role, Schedule
 from ...tile.program import TileProgram
 from ...tile.text import Global, Recorder, ceildiv, dim
 from . import leaves as leaf
 
-KNOBS = (Knob("warps", "w", ((4,), (1, 8)), "heads a CTA, one a warp"),)
+KNOBS = (
+    Knob("warps", "w", ((4,), (1, 8)), "heads a CTA, one a warp"),
+    Knob("parts", "", (("gathered", "peers"),), "where the parts lie: side by side here, or each on its rank", plain="gathered"),
+)  # fmt: skip
 
 
 class Kernel(Names):
@@ -27,6 +33,12 @@ class Kernel(Names):
     rows: Int32
     heads: Int32
     lse_scale: Float32
+
+
+class PeerKernel(Kernel):
+    """The same, and how far the ranks' parts lie from this rank's."""
+
+    peer_distances: Global
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -55,8 +67,28 @@ def _merge(m: Recorder) -> None:
     )  # fmt: skip
 
 
+@recorded
+def _merge_peers(m: Recorder) -> None:
+    s = PeerKernel(m)
+    leaf.merge_peers_head(
+        m, s.out, s.lse, s.outs, s.lses, s.peer_distances, s.attn_sink, m.block(0) * m.k.warps, s.ranks, s.rows, s.heads,
+        s.lse_scale, m.k.warps,
+    )  # fmt: skip
+
+
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    return {START: _start, "merge": _merge}
+    return {START: _start, "merge": _merge if k.parts == "gathered" else _merge_peers}
+
+
+def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    built, asked = "peers" if knobs["parts"] == "peers" else "default", call.get("form")
+    return None if asked in (None, built) else f"form = {asked}, built for {built}"
+
+
+def _ranks(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    if knobs["parts"] == "gathered" or call["ranks"] <= MOST_PEERS:
+        return None
+    return f"ranks = {call['ranks']} exceeds {MOST_PEERS}"
 
 
 PROGRAM = TileProgram(
@@ -65,4 +97,5 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
+    guards=(Guard("form", _same_form), Guard("ranks", _ranks)),
 )

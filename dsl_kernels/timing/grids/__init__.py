@@ -1,7 +1,7 @@
-"""Each op over a measuring grid: its points, their inputs on the GPU, their times, and the tuned table.
+"""Measuring grids: the points of each operation, their inputs on the GPU, their times, and the tuned table.
 
-The points are the problem's. How their inputs are drawn on the GPU, what is fetched at least and which launches tuning
-tries may be said in a module here that is named after the op; without one, inputs are drawn as for a workload.
+The problem defines the points. A module here with the operation's name can define how inputs are drawn on the
+GPU, the ceiling, and the launches that tuning tries; without one, inputs are drawn as for a workload.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Calls = Callable[[str | None, Mapping[str, int] | None], list[bench.Call]]
 @checked
 @dataclass(frozen=True)
 class Point:
-    """One point of a grid: an op, a form and its sizes."""
+    """A point of a grid: an operation, a form and sizes."""
 
     op: str
     form: str
@@ -44,18 +44,18 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Form and sizes: what `--point` is searched in, and what a record is found by again."""
+        """Form and sizes: `--point` searches in it, and records are found by it."""
         return f"{self.form} {self.label}"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some rows of the first turn, for comparing with the reference.
+    """Some rows of the first turn, to compare with the reference.
 
     Attributes:
         given: the inputs of these rows, as the problem takes them.
         outputs: the whole outputs of the first turn, which a check poisons first.
-        got: what the kernel made of the rows.
+        got: gives the kernel's results for these rows.
     """
 
     given: Mapping[str, Any]
@@ -68,10 +68,14 @@ class Fixture:
     """A point on the GPU.
 
     Attributes:
-        calls: (variant, launch dims), each None for the registry's choice -> the turns of its rotation.
-        sample: the rows that `check_variant` compares.
-        baseline: the inputs of each turn as the Triton baseline takes them; none where it does not apply.
-        time_baseline: appends to notes and gives the baseline's figures.
+        calls: (variant, launch dims), None for the registry's choice -> the turns of the rotation.
+        dims: the dims of the call.
+        bytes: bytes of the operands.
+        flops: FLOPs by unit.
+        ceiling: fetches the bytes that a kernel must fetch; None where nothing does.
+        baseline: the inputs of each turn as the Triton baseline takes them; empty where it does not apply.
+        time_baseline: gives the baseline's figures, and appends to notes.
+        sample: gives the rows that `check_variant` compares.
     """
 
     calls: Calls
@@ -85,7 +89,7 @@ class Fixture:
     _expected: tuple[Sample, dict[str, torch.Tensor]] | None = field(default=None, repr=False)
 
     def expected(self, point: Point) -> tuple[Sample, dict[str, torch.Tensor]] | None:
-        """The sample and its reference, made once."""
+        """The sample and the reference's results for it, computed once."""
         if self._expected is None and self.sample is not None:
             sample = self.sample()
             self._expected = sample, problems.get(point.op).reference(point.form, sample.given)
@@ -94,15 +98,18 @@ class Fixture:
 
 @dataclass(frozen=True)
 class Grid:
-    """What a module here says of its op.
+    """What a module here defines for its operation.
 
     Attributes:
-        prepare: (point, seed) -> its inputs on the GPU.
-        launches: (point, the launch rule's choice, knobs of a variant) -> other launch dims that tuning tries.
-        step: (point, seed) -> what the op adds to a decode step of these sizes; None where no such step is.
-        usual: sizes by form where none are given; without them, the middle one of the core points of a form.
-        reads: (point, knobs of a variant) -> what a kernel has to read, as fields of `profile.Workload`; without it,
-            the problem's bytes, each once.
+        prepare: (point, seed) -> the inputs on the GPU.
+        launches: (point, the launch rule's choice, knobs of a variant) -> other launch dims that tuning
+            tries.
+        step: (point, seed) -> what the operation adds to a decode step of these sizes; None where there is no
+            such step.
+        usual: form -> the sizes to use where none are given; by default those of the middle core point of the
+            form.
+        reads: (point, knobs of a variant) -> what a kernel has to read, as fields of `profile.Workload`; by
+            default each of the problem's bytes once.
     """
 
     prepare: Callable[[Point, int], Fixture]
@@ -115,13 +122,13 @@ class Grid:
 def _grid(op: str) -> Grid:
     if op not in module_names(__path__):
         return Grid(_drawn)
-    found: Grid = discover(__name__, op, lambda: module_names(__path__), "grid", "GRID")
-    return found
+    grid: Grid = discover(__name__, op, lambda: module_names(__path__), "grid", "GRID")
+    return grid
 
 
 @checked
 def points(op: str, grid: str) -> list[Point]:
-    """The points of a grid for an op.
+    """The points of an operation's grid.
 
     Raises:
         UnknownNameError: no such operation or grid.
@@ -133,10 +140,11 @@ def points(op: str, grid: str) -> list[Point]:
 
 @checked
 def usual(op: str, form: str | None = None) -> Point:
-    """A point of ordinary sizes, for looking at an op where none are given.
+    """A point of ordinary sizes, for an operation without given sizes.
 
     Args:
-        form: by default that of the first core point.
+        op: The operation.
+        form: The form; by default that of the first core point.
 
     Raises:
         UnknownNameError: no such operation, or the operation has no such form.
@@ -153,19 +161,19 @@ def usual(op: str, form: str | None = None) -> Point:
 
 @checked
 def reads(point: Point, variant: str = "") -> dict[str, Any]:
-    """What a kernel has to read at a point, from its arithmetic alone, as fields of `profile.Workload`; needs no GPU."""
+    """What a kernel has to read at a point, computed without a GPU, as fields of `profile.Workload`."""
     grid = _grid(point.op)
     if grid.reads is None:
         return {"unique_bytes": float(problems.get(point.op).bytes(point.form, point.params))}
     return grid.reads(point, variants.get(variant).knobs if "__" in variant else {})
 
 
-# Seconds after which the wide grid begins no further point, unless it is asked to.
+# Seconds after which the wide grid starts no further point, by default.
 WIDE_SECONDS = 300.0
 
 
 def spread(points: Sequence[Point]) -> list[Point]:
-    """The points in an order of which any beginning lies all over the grid, the same one every time."""
+    """The points in a fixed random order, so that the first few of them cover the whole grid."""
     return random.Random(0).sample(points, len(points))
 
 
@@ -174,7 +182,8 @@ def prepare(point: Point, seed: int = 0) -> Fixture:
     """Draw the inputs of a point on the GPU.
 
     Raises:
-        ExecutorUnavailableError: there is none.
+        ExecutorUnavailableError: there is no GPU.
+        UnknownNameError: no such operation.
     """
     require_device("device", measure.DEVICE)
     require_range("seed", seed, 0, 2**62)
@@ -183,7 +192,7 @@ def prepare(point: Point, seed: int = 0) -> Fixture:
 
 
 def _drawn(point: Point, seed: int) -> Fixture:
-    """The inputs of a workload of these sizes, in as many copies as a rotation has turns."""
+    """The inputs of a workload of these sizes, one copy per turn of the rotation."""
     problem, workload = problems.get(point.op), Workload(point.label, "real", point.form, point.params)
     inputs = trial.draw(point.op, workload, seed)
     dims = trial.dims_of(point.op, workload, inputs)
@@ -216,19 +225,19 @@ def _drawn(point: Point, seed: int) -> Fixture:
 def facts(
     point: Point, calls: Calls, dims: dict[str, int], ceiling: measure.Ceiling | None = None
 ) -> Fixture:
-    """A point with the bytes and FLOPs of its dims."""
+    """A fixture with the bytes and FLOPs of its dims."""
     problem = problems.get(point.op)
     return Fixture(calls, dims, problem.bytes(point.form, dims), problem.flops(point.form, dims), ceiling)
 
 
 @checked
 def call_of(point: Point, fixture: Fixture) -> registry.Call:
-    """The registry's view of a point on the current GPU."""
+    """The registry's call for a point on the current GPU."""
     dims = {name: value for name, value in fixture.dims.items() if name != "max_len"}
     return registry.Call.on(executors.gpu_at_hand(torch.cuda.current_device()), point.op, point.form, dims)
 
 
-# A call that takes longer is a prompt's: many follow each other, so a sustained run of it is timed too.
+# Longer calls are those of prompts, which run back to back: their sustained time is measured too.
 SUSTAINED_FROM_US = 300.0
 
 
@@ -236,15 +245,15 @@ SUSTAINED_FROM_US = 300.0
 def check_variant(
     point: Point, fixture: Fixture, variant: str | None = None, launch: Mapping[str, int] | None = None
 ) -> Comparison | None:
-    """Run the first turn once and compare some rows with the reference; None where the grid has nothing to compare.
+    """Run the first turn once and compare some rows with the reference; None where the grid has no sample.
 
     Raises:
-        WrongResultError: they differ.
+        WrongResultError: the results differ.
     """
-    held = fixture.expected(point)
-    if held is None:
+    pair = fixture.expected(point)
+    if pair is None:
         return None
-    sample, expected = held
+    sample, expected = pair
     for tensor in sample.outputs:
         tensor.fill_(float("nan") if tensor.dtype.is_floating_point else -77)
     fixture.calls(variant, launch)[0]()
@@ -255,15 +264,15 @@ def check_variant(
         {name: value.to(here) if isinstance(value, torch.Tensor) else value for name, value in values.items()}
         for values in (sample.given, sample.got())
     )
-    found = problems.get(point.op).compare(point.form, given, got, expected)
-    if not found.ok:
+    comparison = problems.get(point.op).compare(point.form, given, got, expected)
+    if not comparison.ok:
         raise WrongResultError(
             f"{variant or 'the selected variant'} at {point.op} {point.name}",
             expected="the reference's result",
-            got="; ".join(found.failures),
+            got="; ".join(comparison.failures),
             fix="report it: no time of it is recorded",
         )
-    return found
+    return comparison
 
 
 @checked
@@ -275,18 +284,21 @@ def time_point(
     tuned: Mapping[str, Any] | None = None,
     check: bool = True,
 ) -> dict[str, Any]:
-    """One record: the variant's time, rates, clocks, and its ratio to the ceiling and to the Triton baseline.
+    """Measure a record: time, rates, clocks, and the ratios to the ceiling and to the Triton baseline.
 
     Args:
-        tuned: entry of `tune_point` whose winner is timed; by default what the registry selects.
-        check: compare some rows with the reference before they are timed.
+        point: The point.
+        fixture: Its inputs.
+        baseline: Time the Triton baseline too.
+        tuned: An entry of `tune_point` whose winner to time; by default the registry's selection.
+        check: Compare some rows with the reference first.
 
     Raises:
-        WrongResultError: they differ.
+        WrongResultError: the results differ.
     """
     selection = registry.select(call_of(point, fixture), tuned["variant"] if tuned else None)
     launch = {**selection.launch, **(tuned["launch"] if tuned else {})}
-    # What the entry says: the launch rule's own dims are no arguments of a call.
+    # Pass only the entry's launch dims: the launch rule's own dims are no arguments of a call.
     asked = (tuned["variant"], tuned["launch"]) if tuned else (None, None)
     compared = check_variant(point, fixture, *asked) if check else None
     calls = fixture.calls(*asked)
@@ -313,13 +325,13 @@ def time_point(
         record["ceiling_us"] = measure.time_ceiling(fixture.ceiling, record)
         record["ratio"] = timing.us / record["ceiling_us"] if record["ceiling_us"] else None
     if baseline and fixture.time_baseline is not None:
-        found = fixture.time_baseline(record["notes"])
-        record["triton_us"] = found["us"] if found else None
+        figures = fixture.time_baseline(record["notes"])
+        record["triton_us"] = figures["us"] if figures else None
     return record
 
 
 def per_second(op: str, form: str, dims: Mapping[str, int], us: float) -> dict[str, float]:
-    """What a call of that many microseconds gives a second, by name; empty for a problem that does not say."""
+    """Unit -> units per second of a call that takes `us`; empty for a problem without a unit."""
     units = problems.get(op).units
     if units is None:
         return {}
@@ -327,10 +339,11 @@ def per_second(op: str, form: str, dims: Mapping[str, int], us: float) -> dict[s
     return {name: count / us * 1e6}
 
 
-# What a record says besides the sizes of its point.
+# The fields of a record that are not sizes of its point.
 FIGURES = {
-    "op", "form", "point", "variant", "rule", "launch", "us", "low", "high", "calls", "replays", "gbps", "tflops", "clocks",
-    "per_second", "sustained", "checked", "notes", "ceiling_us", "ratio", "triton_us", "step", "regret", "own", "environment",
+    "op", "form", "point", "variant", "rule", "launch", "us", "low", "high", "calls", "replays", "gbps",
+    "tflops", "clocks", "per_second", "sustained", "checked", "notes", "ceiling_us", "ratio", "triton_us",
+    "step", "regret", "own", "environment",
 }  # fmt: skip
 
 
@@ -340,19 +353,16 @@ def sizes_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SWEPT = "fastest of a sweep"
-# Where selection is judged, by whether the GPU's own tables spoke.
+# How to describe where selection is judged, by whether the GPU's own tables were used.
 JUDGED = {True: "where nothing was tuned", False: "without a table of this GPU's own"}
 
 
 def record_key(record: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a record is the record of: its point, what was asked about it, and the GPU and commit that answered."""
-    mode = (
-        ("regret" if record.get("own", True) else "sibling")
-        if record.get("regret")
-        else "tune"
-        if record.get("rule") == SWEPT
-        else "time"
-    )
+    """The key of a record: the kind of measurement, its point, and the GPU and commit that were measured."""
+    if record.get("regret"):
+        mode = "regret" if record.get("own", True) else "sibling"
+    else:
+        mode = "tune" if record.get("rule") == SWEPT else "time"
     place = (environment.get("gpu"), environment.get("commit"), environment.get("dsl_kernels"))
     return mode, record.get("op"), record.get("point"), *place
 
@@ -366,7 +376,7 @@ def runnable(point: Point, fixture: Fixture) -> list[Variant]:
 
 @dataclass(frozen=True)
 class Timed:
-    """A variant's time with launch dims; {} for those of its launch rule."""
+    """A variant's time with launch dims; `launch` is empty for those of its launch rule."""
 
     variant: str
     launch: dict[str, int]
@@ -375,11 +385,13 @@ class Timed:
 
 @checked
 def time_variant(point: Point, fixture: Fixture, variant: Variant) -> Iterator[Timed]:
-    """A variant's time at a point, with its launch rule's dims and with those of the grid's others that it accepts; each checked first.
+    """Time a variant at a point, with its launch rule's dims and with those of the grid that it accepts.
+
+    Each is checked first.
 
     Raises:
-        WrongResultError: its outputs differ from the reference.
-        DslKernelError: it cannot be loaded or launched.
+        WrongResultError: the variant's outputs differ from the reference.
+        DslKernelError: the variant cannot be loaded or launched.
     """
     launches, call = _grid(point.op).launches, call_of(point, fixture)
     default = registry.explain(call, variant.id, predict=False).selection
@@ -395,8 +407,8 @@ def time_variant(point: Point, fixture: Fixture, variant: Variant) -> Iterator[T
 def time_all(
     point: Point, fixture: Fixture, chosen: Iterable[Variant], failed: list[str] | None = None
 ) -> list[Timed]:
-    """The times of variants; `failed` gets a line for each that could not be loaded or launched, or is wrong."""
-    found: list[Timed] = []
+    """Time variants; `failed` gets a line for each that could not be loaded or launched, or is wrong."""
+    times: list[Timed] = []
     for variant in chosen:
         mine: list[Timed] = []
         try:
@@ -406,8 +418,8 @@ def time_all(
             _note(failed, error)
         except DslKernelError as error:
             _note(failed, error)
-        found += mine
-    return found
+        times += mine
+    return times
 
 
 def _note(failed: list[str] | None, error: DslKernelError) -> None:
@@ -417,7 +429,7 @@ def _note(failed: list[str] | None, error: DslKernelError) -> None:
 
 @checked
 def entry_of(point: Point, fixture: Fixture, times: Sequence[Timed]) -> dict[str, Any] | None:
-    """The tuned entry that times make: the fastest variant with its launch dims, and the best time of each."""
+    """The tuned entry from times: the fastest variant with its launch dims, and the best time of each one."""
     best: dict[str, Timed] = {}
     for timed in times:
         if timed.variant not in best or timed.us < best[timed.variant].us:
@@ -437,17 +449,19 @@ def entry_of(point: Point, fixture: Fixture, times: Sequence[Timed]) -> dict[str
 
 @checked
 def tune_point(point: Point, fixture: Fixture, failed: list[str] | None = None) -> dict[str, Any] | None:
-    """The tuned entry of a point: every generated variant that accepts it, timed; None where none could be.
+    """The tuned entry of a point, from the times of all generated variants that accept it, or None.
 
     Args:
-        failed: gets a line for each variant that could not be loaded or launched, or is wrong.
+        point: The point.
+        fixture: Its inputs.
+        failed: Gets a line for each variant that could not be loaded or launched, or is wrong.
     """
     return entry_of(point, fixture, time_all(point, fixture, runnable(point, fixture), failed))
 
 
 @checked
 def is_tuned(point: Point, fixture: Fixture) -> bool:
-    """Whether a tuned table of this GPU has a point of these very sizes."""
+    """Whether a tuned table of this GPU has an entry for exactly these sizes."""
     return registry.explain(call_of(point, fixture), predict=False).tuned is not None
 
 
@@ -455,18 +469,24 @@ def is_tuned(point: Point, fixture: Fixture) -> bool:
 def regret_point(
     point: Point, fixture: Fixture, failed: list[str] | None = None, *, own: bool = True
 ) -> dict[str, Any] | None:
-    """What selection loses at a point: its choice against the fastest of all generated variants; None where it has no time.
+    """What selection loses at a point, against the fastest of all generated variants.
+
+    None where the selected variant has no time.
 
     Args:
-        own: False judges what is selected where this GPU has no tables of its own.
+        point: The point.
+        fixture: Its inputs.
+        failed: Gets a line for each variant that could not be loaded or launched, or is wrong.
+        own: False judges the selection of a GPU without tables of its own.
     """
     selection = registry.select(replace(call_of(point, fixture), own=own))
     times = time_all(point, fixture, runnable(point, fixture), failed)
-    # Of the times of its choice that with the launch dims of the choice: those of a sibling's point, or the launch rule's.
+    # The selected variant with the selection's launch dims, or with the launch rule's.
     mine = [
-        timed for timed in times
+        timed
+        for timed in times
         if timed.variant == selection.variant.id and timed.launch.items() <= selection.launch.items()
-    ]  # fmt: skip
+    ]
     if not mine:
         return None
     us = max(mine, key=lambda timed: len(timed.launch)).us
@@ -495,13 +515,13 @@ def regret_point(
 
 @checked
 def regrets(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What selection loses by operation: points, the mean and the worst share, and where that is."""
-    found = []
+    """What selection loses, by operation: its points, the mean and the worst loss, and the worst point."""
+    summary = []
     for op in dict.fromkeys(record["op"] for record in records if record.get("regret")):
         mine = [record for record in records if record["op"] == op and record.get("regret")]
         worst = max(mine, key=lambda record: record["regret"]["lost"])
         mean = sum(record["regret"]["lost"] for record in mine) / len(mine)
-        found.append(
+        summary.append(
             {
                 "op": op,
                 "points": len(mine),
@@ -510,22 +530,22 @@ def regrets(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "where": worst["point"],
             }
         )
-    return found
+    return summary
 
 
 @checked
 def step_point(point: Point, seed: int = 0) -> dict[str, Any] | None:
-    """What a point's op adds to a decode step of its sizes; None where there is no such step."""
+    """What a point's operation adds to a decode step of its sizes; None where there is no such step."""
     step = _grid(point.op).step
     return step(point, seed) if step is not None else None
 
 
 @checked
 def bucket_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a tuned entry is found by: operation, form and the sizes that decide.
+    """The key of a tuned entry: operation, form and the deciding sizes.
 
     Raises:
-        InvalidArgumentError: an entry without one of its fields.
+        InvalidArgumentError: the entry lacks a field.
     """
     if not {"op", "form", "bucket"} <= set(entry) or not isinstance(entry["bucket"], Mapping):
         raise InvalidArgumentError(
@@ -541,12 +561,12 @@ def bucket_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 def write_tuned(
     gpu: str, entries: list[dict[str, Any]], environment: Mapping[str, Any], folder: Path | None = None
 ) -> Path:
-    """Merge entries into the GPU's table: a new entry replaces the one of the same op, form and bucket.
+    """Merge entries into the GPU's table: a new entry replaces that of the same operation, form and bucket.
 
     Raises:
-        InvalidArgumentError: a name without a letter, or an entry without one of its fields.
-        ArtifactError: the table that is there is damaged.
-        CacheError: it cannot be written.
+        InvalidArgumentError: the GPU's name has no letter, or an entry lacks a field.
+        ArtifactError: the present table is damaged.
+        CacheError: the table cannot be written.
     """
     path = (folder or measured.TUNED) / f"{measured.slug(gpu)}.json"
     if not measured.slug(gpu) or not is_path(str(path)):

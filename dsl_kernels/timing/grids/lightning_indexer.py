@@ -18,7 +18,7 @@ from ...problems.binding import bind
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
 
-# Sequences, or rows of a prompt, that a check compares: each is scored in float64.
+# How many sequences, or rows of a prompt, a check compares; few, because the reference works in float64.
 SAMPLED = 2
 
 
@@ -72,7 +72,7 @@ def _prepare(point: Point, seed: int) -> Fixture:
 
 
 def _prepare_any(point: Point, seed: int) -> Fixture:
-    """Inputs as the problem draws them, each turn its own."""
+    """Inputs drawn by the problem, for each turn its own."""
     p, (mode, kind) = dict(point.params), parts_of(point.form)
     generator = torch.Generator(measure.DEVICE).manual_seed(seed)
     score = torch.bfloat16 if kind == "any_bf16" else torch.float32
@@ -116,16 +116,16 @@ def _scalars(drawn: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _by_rows(outs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Outputs as the problem has them: a line of maxima a row."""
+    """Outputs in the problem's shapes: one line of maxima per row."""
     return {name: out.flatten(0, 1) if name == "maxima" else out for name, out in outs.items()}
 
 
 def _as_called(drawn: Mapping[str, Any], outs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Inputs and outputs of a form as the op's arguments."""
+    """The op's arguments for a form's inputs and outputs."""
     out = {"out": outs["logits"]}
     if "mx" in drawn:
-        unsaid = ("sharing", "mx", "has_maxima", "maxima_rows", "maxima_columns")
-        given = {name: value for name, value in drawn.items() if name not in unsaid}
+        implied = ("sharing", "mx", "has_maxima", "maxima_rows", "maxima_columns")
+        given = {name: value for name, value in drawn.items() if name not in implied}
         scales = "mx" if drawn["mx"] else "float32"
         return given | out | {"scale_format": scales, "maxima": outs.get("maxima")}
     return {name: bool(value) if name == "compressed" else value for name, value in drawn.items()} | out
@@ -148,9 +148,14 @@ def _few(mode: str, drawn: Mapping[str, Any], outs: Mapping[str, torch.Tensor]) 
 def _rows(t: Mapping[str, torch.Tensor], out: torch.Tensor) -> Sample:
     rows = sampling._spread(len(out), SAMPLED).to(out.device)
     given = {
-        "q": t["q_index"][rows], "k": t["k_index"], "k_scales": t["k_index_scales"], "weights": t["weights"][rows],
-        "k_start": t["k_start"][rows], "k_end": t["k_end"][rows], "skip_below": 0,
-    }  # fmt: skip
+        "q": t["q_index"][rows],
+        "k": t["k_index"],
+        "k_scales": t["k_index_scales"],
+        "weights": t["weights"][rows],
+        "k_start": t["k_start"][rows],
+        "k_end": t["k_end"][rows],
+        "skip_below": 0,
+    }
     return Sample(given, (out,), lambda: {"logits": out[rows]})
 
 
@@ -165,7 +170,7 @@ def _sequences(t: Mapping[str, torch.Tensor], out: torch.Tensor) -> Sample:
 
 
 def _no_attention_cache() -> dict[str, torch.Tensor]:
-    """Stands for the attention cache where only scoring is timed."""
+    """A placeholder for the attention cache, where only scoring is timed."""
     return {"kv": torch.empty(1, PAGE, 576, dtype=torch.bfloat16, device=measure.DEVICE)}
 
 
@@ -173,15 +178,21 @@ USUAL = {
     "decode": {"b": 16, "len": 32768, "heads": 64, "next_n": 1},
     "prefill": {"s": 4096, "skv": 32768, "heads": 64},
     **{
-        problem.form_of("decode", kind): {"b": 16, "len": 32768, "index_heads": 64, "index_dim": 128, "page_size": PAGE}
+        problem.form_of("decode", kind): {
+            "b": 16,
+            "len": 32768,
+            "index_heads": 64,
+            "index_dim": 128,
+            "page_size": PAGE,
+        }
         for kind in ("any", "any_bf16", "blocks")
     },
     **{
         problem.form_of("prefill", kind): {"s": 4096, "skv": 32768, "index_heads": 64, "index_dim": 128}
         for kind in ("any", "any_bf16")
     },
-}  # fmt: skip
-# Bytes of a key of the index, and its scale.
+}
+# Bytes of an index key with its scale.
 TOKEN = 132
 
 
@@ -189,16 +200,19 @@ def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
     p, (mode, kind) = point.params, parts_of(point.form)
     token = TOKEN if kind == "plain" else p["index_dim"] + 4
     if mode == "prefill":
-        # Keys are read again for every few rows; what must come from the DRAM is queries and keys once.
+        # Keys are read again for every few rows, but only queries and keys once must come from HBM.
         heads = p["heads" if kind == "plain" else "index_heads"]
         return {"unique_bytes": float(p["skv"] * token + p["s"] * heads * (token - 4))}
     read = float(p["b"] * p["len"] * token)
     if kind != "plain":
         pages = p["b"] * -(-p["len"] // p["page_size"])
         return {
-            "read_bytes": read, "unique_bytes": read, "row_bytes": (p.get("block_size") or p["page_size"]) * token,
-            "footprint_bytes": float(pages * p["page_size"] * token), "order": "random",
-        }  # fmt: skip
+            "read_bytes": read,
+            "unique_bytes": read,
+            "row_bytes": (p.get("block_size") or p["page_size"]) * token,
+            "footprint_bytes": float(pages * p["page_size"] * token),
+            "order": "random",
+        }
     size = StepSize(batch=p["b"], context=p["len"], index_heads=p["heads"])
     return {
         "read_bytes": read, "unique_bytes": read, "row_bytes": PAGE * TOKEN,

@@ -1,4 +1,4 @@
-"""Attention on the GPU: caches of whole steps, random ids; tuning tries other numbers of splits."""
+"""Attention on the GPU: caches of whole steps and random ids; tuning also tries other numbers of splits."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ from ...problems.layouts import (
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
 
-# Queries that a check compares.
+# How many queries a check compares.
 SAMPLED = 4
-# Splits that tuning tries around the launch rule's own choice.
+# Tuning tries these multiples of the launch rule's number of splits.
 SPLIT_FACTORS = (0.5, 1.0, 2.0)
-# A query of DeepSeek-V4 reads 374 KB, so that turns that pass the L2 are more than the memory has room for caches. Turns
-# share these: ids of other turns name other rows, so that none finds its own in the L2.
+# A query of DeepSeek-V4 reads 374 KB, so a rotation that exceeds the L2 has more turns than memory has room
+# for caches. The turns share caches, and each turn has the ids of other rows, so that none finds its rows in
+# the L2.
 MOST_V4_TURNS = 600
 
 
 def _row_bytes(form: str) -> int:
-    """Bytes of a row of the cache."""
+    """Bytes per row of the cache."""
     return ROW_BYTES.get(form, 2 * (LATENT_DIM + (ROPE_DIM if form == "bf16" else 0)))
 
 
 def _ids_each(p: Mapping[str, Any]) -> int:
-    """Ids of a query, in all scopes."""
+    """Ids per query, in all scopes."""
     return int(p.get("topk", 2048) + p.get("extra_topk", 0))
 
 
@@ -77,7 +78,8 @@ def _prepare(point: Point, seed: int) -> Fixture:
     def cache_rows(inputs: sampling.AttentionInputs) -> dict[str, torch.Tensor]:
         return {name: rows for name, rows in inputs.cache_rows().items() if rope or name != "kpe"}
 
-    # A graph's own words would be zeroed before each launch, 3 us, once the captures of a sweep have shared out what is zero.
+    # With its own workspace a graph does not zero counters before each launch (3 us), as it would have to
+    # once the many captures of a sweep have used up those that are zero already.
     workspace = ops.Workspace()
 
     def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
@@ -111,7 +113,8 @@ def _prepare(point: Point, seed: int) -> Fixture:
     return fixture
 
 
-# How pages are packed, the bytes of a row that is gathered, and the rows of a page: in a page of DeepSeek-V4 one has scales.
+# Form -> how to pack a page, bytes per gathered row, and rows per page (with DeepSeek-V4 one of them holds
+# the scales).
 _PAGES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int, int]] = {
     "v4": (pack_v4_pages, V4_ROW_BYTES, PAGE + 1),
     "v41": (pack_v41_pages, V41_TOKEN_BYTES, PAGE),
@@ -135,10 +138,14 @@ def _prepare_pages(point: Point, seed: int) -> Fixture:
         cache = held[number % len(held)]
         ids = [_ids(p.get("ids", "random"), t, width, n, seed + i, number) for i, width in enumerate(widths)]
         return {
-            "q_nope": normal(t, heads, LATENT_DIM).bfloat16(), "kv": cache[:pages], "indices": ids[0], "extra_kv": cache[pages:],
-            "extra_indices": ids[1], "out": torch.empty(t, heads, LATENT_DIM, dtype=torch.bfloat16, device=measure.DEVICE),
+            "q_nope": normal(t, heads, LATENT_DIM).bfloat16(),
+            "kv": cache[:pages],
+            "indices": ids[0],
+            "extra_kv": cache[pages:],
+            "extra_indices": ids[1],
+            "out": torch.empty(t, heads, LATENT_DIM, dtype=torch.bfloat16, device=measure.DEVICE),
             "lse": torch.empty(t, heads, dtype=torch.float32, device=measure.DEVICE),
-        }  # fmt: skip
+        }
 
     drawn = [turn(i) for i in range(turns)]
     workspace = ops.Workspace()
@@ -154,7 +161,7 @@ def _prepare_pages(point: Point, seed: int) -> Fixture:
         return [partial(ops.sparse_mla, q_pe=None, **given, **options) for given in drawn]
 
     def rows_of(given: Mapping[str, Any]) -> torch.Tensor:
-        """The rows that are gathered, of both scopes."""
+        """The gathered rows of both scopes."""
         scopes = (given["indices"], 0), (given["extra_indices"], pages * rows_of_page)
         between = rows_of_page - PAGE
         return torch.cat([ids + ids // PAGE * between + first for ids, first in scopes], dim=1).int()
@@ -178,7 +185,8 @@ def _prepare_pages(point: Point, seed: int) -> Fixture:
             "sm_scale": DATASET_SM_SCALE,
             "lse_scale": 1.0,
         }
-        return Sample(given, (first["out"], first["lse"]), lambda: {name: first[name][rows] for name in ("out", "lse")})  # fmt: skip
+        outputs = {name: first[name] for name in ("out", "lse")}
+        return Sample(given, (*outputs.values(),), lambda: {name: out[rows] for name, out in outputs.items()})
 
     row_stride = drawn[0]["kv"].stride(0)
     dims = {
@@ -197,7 +205,7 @@ def _prepare_pages(point: Point, seed: int) -> Fixture:
 
 
 class _Ropeless:
-    """Inputs of a step over the same fp8 tokens without their rope: no step has such, so no step checks them."""
+    """Inputs of a step over the same fp8 tokens without rope; no step has such, so `dsa.steps` draws none."""
 
     def __init__(self, inputs: StepInputs) -> None:
         tokens = inputs.tensors["kv"][..., :NOPE8_TOKEN_BYTES].contiguous()
@@ -220,10 +228,10 @@ def _rows(
 
 
 def _ids(pattern: str, t: int, topk: int, n: int, seed: int, turn: int) -> torch.Tensor:
-    """Ids on the GPU. At random, no row of the cache is in two turns while there are others.
+    """Ids on the GPU; with the random pattern, two turns share no rows as long as the cache has enough.
 
-    Where the queries of a turn share rows, each pass over the cache has an order of its own: queries of one order would
-    find in the L2 what another read just before.
+    Where the queries of a turn must share rows, each pass over the cache has its own order: with the same
+    order, a query would find in the L2 what another query has just read.
     """
     if pattern == "random":
         generator = torch.Generator(measure.DEVICE).manual_seed(seed)
@@ -238,14 +246,14 @@ def _ids(pattern: str, t: int, topk: int, n: int, seed: int, turn: int) -> torch
 
 
 def _launches(point: Point, default: Mapping[str, int], knobs: Mapping[str, Any]) -> list[dict[str, int]]:
-    """The neighbours of the launch rule's number of splits, in whole clusters."""
+    """Numbers of splits around the launch rule's, in whole clusters."""
     cluster, splits = knobs.get("cluster", 1), default["splits"]
     limit = _ids_each(point.params) // 64 * knobs.get("slices", 1) // cluster
-    found = {cluster * max(1, min(limit, round(splits * factor / cluster))) for factor in SPLIT_FACTORS}
-    return [{"splits": other} for other in sorted(found - {splits})]
+    near = {cluster * max(1, min(limit, round(splits * factor / cluster))) for factor in SPLIT_FACTORS}
+    return [{"splits": other} for other in sorted(near - {splits})]
 
 
-# Rows and tokens a sequence of the decode step that attention is timed in.
+# The decode step in which attention is timed: its most rows, and the tokens of a sequence.
 STEP_ROWS = 128
 STEP_CONTEXT = 32768
 
@@ -265,7 +273,7 @@ def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
     p = point.params
     row, held, rows = _row_bytes(point.form), p["pages"] * PAGE, p["t"] * _ids_each(p)
     unique = held * (1.0 - (1.0 - 1.0 / held) ** rows)
-    # Every block of heads is a CTA of its own and fetches the rows again.
+    # Each block of heads is its own CTA and fetches the rows again.
     blocks = p["heads"] // head_block(SimpleNamespace(**{**knobs, "heads": p["heads"]}))
     return {
         "read_bytes": float(rows * row * blocks), "unique_bytes": unique * row, "row_bytes": row,

@@ -1,7 +1,7 @@
-"""Selection on the GPU: rows of scores, of which a few are drawn and the others are shifted copies.
+"""Selection on the GPU: rows of scores, a few of which are drawn; the others are shifted copies.
 
-As the two steps call it: by way of a block table for the rows of a decode step, positions from column 0 for more. Of forms with
-options the scores of the ids are written beside them.
+Calls are like those of the two steps: few rows, as in a decode step, go through a block table; more rows
+select positions from column 0. Forms with options also write the scores of the ids.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .. import bench, calibrate, measure
 from . import Fixture, Grid, Point, Sample, facts
 
 DECODE_ROWS = 512
-"""Rows that a decode step selects of at most."""
-# Rows that a check compares.
+"""The most rows of a decode step."""
+# How many rows a check compares.
 SAMPLED = 4
 
 

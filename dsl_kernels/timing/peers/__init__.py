@@ -1,8 +1,8 @@
-"""Other libraries' kernels beside ours, over the tensors of our calls; docs/peers.md says how each is obtained.
+"""Peers: other libraries' kernels, on the tensors of our calls; docs/peers.md says how to obtain each.
 
-A module here is named after its operation and has `PEERS`: what each peer is called, and a function of a point, its fixture
-and the calls of ours that gives a `Contender`, or None where the peer does not take the point. A peer that is not installed
-raises ImportError there.
+A module here has the name of its operation. Its `PEERS` maps the name of each peer to a function of a point,
+its fixture and our calls. The function gives a `Contender`, or None where the peer does not take the point;
+it raises ImportError where the peer is not installed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from .. import bench
 from ..grids import Fixture, Point
 
 MOST_APART = 1e-2
-"""How far a peer's result may lie from ours: both round, on their own ways."""
+"""The largest relative difference of a peer's result from ours: the two round differently."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A peer at a point: its version, the turns of its rotation, and how far its first turn lies from ours, which has run."""
+    """A peer at a point: its version, the turns of its rotation, and its first turn's difference from ours.
+
+    `apart` may only be called after our first turn has run.
+    """
 
     version: str
     calls: Sequence[bench.Call]
@@ -35,21 +38,24 @@ Offer = Callable[[Point, Fixture, Sequence[Any]], Contender | None]
 
 
 def offers(op: str) -> Mapping[str, Offer]:
-    """The peers of an operation by name; none where none is known."""
+    """The peers of an operation, by name."""
     if op not in module_names(__path__):
         return {}
-    found: Mapping[str, Offer] = discover(__name__, op, lambda: module_names(__path__), "peers", "PEERS")
-    return found
+    peers: Mapping[str, Offer] = discover(__name__, op, lambda: module_names(__path__), "peers", "PEERS")
+    return peers
 
 
 def standing(
     point: Point, fixture: Fixture, ours: Sequence[Any], absent: dict[str, str], notes: list[str]
 ) -> Iterator[tuple[str, Contender, float]]:
-    """The peers that take a point, each checked: its name, the contender, and how far it lies from ours.
+    """The peers that take a point and pass the check: name, contender, difference from ours.
 
     Args:
-        absent: takes the reason of a peer that does not import.
-        notes: takes a line for one that does not run, or is wrong.
+        point: The point.
+        fixture: Its inputs.
+        ours: Our calls, the first of which has run.
+        absent: Receives the reason for each peer that cannot be imported.
+        notes: Receives a line for each peer that does not run, or is wrong.
     """
     for name, offer in offers(point.op).items():
         if name in absent:
@@ -72,25 +78,26 @@ def standing(
 
 
 def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Norm of the difference over that of `expected`, in float64."""
+    """The norm of the difference divided by that of `expected`, in float64."""
     wanted = expected.to(found.device).double()
     return float((found.double() - wanted).norm() / wanted.norm())
 
 
 def version(*packages: str) -> str:
-    """Version of the first of these packages that is installed; what it was built from where its maker says so."""
+    """The version of the first of these packages that is installed; "" if none is."""
     return next((found for package in packages if (found := bench.version(package))), "")
 
 
 def own_or_of_vllm(module: str, within: str, *packages: str) -> tuple[Any, str]:
-    """A peer's module and its version: its own package where that is installed, otherwise the build that vLLM's wheel holds.
+    """A peer's module and its version: its own package if that is installed, else vLLM's build of it.
 
     Args:
-        module: name of the peer's own module, and `packages` the names of its distribution.
-        within: name of vLLM's module with the same functions.
+        module: The peer's own module.
+        within: vLLM's module with the same functions.
+        packages: Possible names of the peer's distribution.
 
     Raises:
-        ImportError: neither imports; names both.
+        ImportError: neither module can be imported; the error names both.
     """
     try:
         return importlib.import_module(module), version(*packages)

@@ -1,4 +1,4 @@
-"""Dense attention: torch's by cuDNN and by its flash kernels, FlashAttention 3, and flash-attn-4."""
+"""Peers of dense attention: torch with cuDNN and with its flash kernels, FlashAttention 3, flash-attn-4."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Attend = Callable[[], torch.Tensor]
 
 
 def _sdpa(backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Attend:
-    """torch's attention by a backend, with keys repeated where it does not take heads that share them."""
+    """torch's attention with a backend; keys are repeated where the backend does not take grouped heads."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     kind = getattr(SDPBackend, backend)
@@ -25,10 +25,10 @@ def _sdpa(backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causa
     def call(operands: list[torch.Tensor], grouped: bool) -> torch.Tensor:
         with sdpa_kernel(kind):
             query, keys, values = operands
-            found = torch.nn.functional.scaled_dot_product_attention(
+            out = torch.nn.functional.scaled_dot_product_attention(
                 query, keys, values, is_causal=causal, enable_gqa=grouped
             )
-        return found.transpose(1, 2)
+        return out.transpose(1, 2)
 
     try:
         call(shared, True)
@@ -43,12 +43,18 @@ def _flash3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> 
     flash, _ = _package3()
     if hasattr(flash, "flash_attn_func"):
         return partial(_first, partial(flash.flash_attn_func, q, k, v, causal=causal))
-    # vLLM builds it for sequences of any lengths alone.
+    # vLLM's build has only the function for sequences of varying lengths.
     starts = [_starts(x.shape[0], x.shape[1], x.device) for x in (q, k)]
     call = partial(
-        flash.flash_attn_varlen_func, *(x.flatten(0, 1) for x in (q, k, v)), max_seqlen_q=q.shape[1],
-        cu_seqlens_q=starts[0], max_seqlen_k=k.shape[1], cu_seqlens_k=starts[1], causal=causal, fa_version=3,
-    )  # fmt: skip
+        flash.flash_attn_varlen_func,
+        *(x.flatten(0, 1) for x in (q, k, v)),
+        max_seqlen_q=q.shape[1],
+        cu_seqlens_q=starts[0],
+        max_seqlen_k=k.shape[1],
+        cu_seqlens_k=starts[1],
+        causal=causal,
+        fa_version=3,
+    )
     return lambda: _first(call).view(q.shape)
 
 
@@ -67,9 +73,9 @@ def _flash4(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> 
 
 
 def _first(call: Callable[[], Any]) -> torch.Tensor:
-    found: Any = call()
-    made: torch.Tensor = found[0] if isinstance(found, tuple) else found
-    return made
+    result: Any = call()
+    out: torch.Tensor = result[0] if isinstance(result, tuple) else result
+    return out
 
 
 BUILDERS: dict[str, tuple[Callable[..., Attend], Callable[[], str]]] = {
@@ -78,14 +84,14 @@ BUILDERS: dict[str, tuple[Callable[..., Attend], Callable[[], str]]] = {
     "FlashAttention 3": (_flash3, lambda: _package3()[1]),
     "flash-attn-4": (_flash4, partial(version, "flash-attn-4", "flash_attn")),
 }
-"""How a call of each peer is made of (q, k, v, causal), and what gives its version."""
+"""Peer -> a function from (q, k, v, causal) to its call, and one that gives its version."""
 
 
 def _peer(name: str, point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender:
-    build, said = BUILDERS[name]
+    build, version_of = BUILDERS[name]
     causal, sets = bool(point.params["causal"]), [call.args[0] for call in ours]
     calls = [build(*(each[x] for x in "qkv"), causal) for each in sets]
-    return Contender(said(), calls, lambda: apart(calls[0](), sets[0]["out"]))
+    return Contender(version_of(), calls, lambda: apart(calls[0](), sets[0]["out"]))
 
 
 PEERS: dict[str, Offer] = {name: partial(_peer, name) for name in BUILDERS}

@@ -1,4 +1,4 @@
-"""Scoring: DeepGEMM's logits, for a paged decode step and for a prompt. Its schedule is worked out once and not timed."""
+"""Peers of scoring: DeepGEMM's logits of a paged decode step and of a prompt. Its schedule is not timed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from ..grids import Fixture, Point
 from . import Contender, Offer, apart, own_or_of_vllm
 
 HEADS = (32, 64)
-"""Index heads that DeepGEMM has on Hopper."""
-# Rows of a prompt that a check compares.
+"""Numbers of index heads that DeepGEMM supports on Hopper."""
+# How many rows of a prompt a check compares.
 COMPARED = 16
 
 
 def _deep_gemm(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender | None:
     if point.params["heads"] not in HEADS:
         return None
-    deep_gemm, found = own_or_of_vllm("deep_gemm", "vllm.third_party.deep_gemm", "deep_gemm", "deep-gemm")
-    # Newer versions have one function for fp8 and fp4 queries, whose scales it takes, and leave columns without their start.
+    deep_gemm, release = own_or_of_vllm("deep_gemm", "vllm.third_party.deep_gemm", "deep_gemm", "deep-gemm")
+    # Newer versions have one function for fp8 and fp4 queries (it takes the scales of fp4), and write each
+    # row's window from column 0 on.
     newer = not hasattr(deep_gemm, "fp8_mqa_logits")
     if point.form == "prefill":
         q, k, scales, weights, start, end = ours[0].args
@@ -39,7 +40,7 @@ def _deep_gemm(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender
         else:
             call = partial(deep_gemm.fp8_mqa_logits, q, (k, scales), weights, start, end, clean_logits=False)
         out = ours[0].keywords["out"]
-        return Contender(found, [call], lambda: _windows_apart(call(), out, start, end, shifted=newer))
+        return Contender(release, [call], lambda: _windows_apart(call(), out, start, end, shifted=newer))
     calls = []
     for each in ours:
         q, cache, weights, lens, table = each.args
@@ -55,13 +56,13 @@ def _deep_gemm(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender
         out = ours[0].keywords["out"].flatten(0, 1)
         return apart(calls[0]()[:, :length], out[:, :length])
 
-    return Contender(found, calls, far)
+    return Contender(release, calls, far)
 
 
 def _windows_apart(
     found: torch.Tensor, expected: torch.Tensor, start: torch.Tensor, end: torch.Tensor, shifted: bool
 ) -> float:
-    """The same within the windows of some rows; `shifted` results begin at column 0 with the first key of a window."""
+    """`apart` within the windows of some rows; `shifted`: the results of a window start at column 0."""
     rows = torch.linspace(0, len(found) - 1, min(COMPARED, len(found)), device=found.device).long()
     windows = [(int(start[row]), int(end[row])) for row in rows]
     got = [

@@ -1,4 +1,4 @@
-"""Resampling: torch's operators, and the same compiled by torch."""
+"""Peers of resampling: torch's operators, eager and compiled."""
 
 from __future__ import annotations
 

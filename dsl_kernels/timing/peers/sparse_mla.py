@@ -1,4 +1,4 @@
-"""Attention: FlashMLA's sparse kernels, FlashInfer's MLA over pages of one token, this project's own Triton kernel."""
+"""Peers of attention: FlashMLA's sparse kernels, FlashInfer's MLA with pages of one token, our Triton."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .. import bench, measure
 from ..grids import Fixture, Point
 from . import Contender, Offer, apart, own_or_of_vllm, version
 
-# Heads that FlashMLA's kernels are built for, and those that its newer kernel of bf16 rows has besides, on Hopper.
+# Numbers of heads of FlashMLA's kernels on Hopper, and those that its newer bf16 kernel also supports.
 PADDED_HEADS = (64, 128)
 FEW_HEADS = (8, 16, 32)
-# Queries up to which FlashInfer's calls are planned: one plan a turn.
+# FlashInfer is timed up to this many queries: it needs a plan per turn.
 MOST_PLANNED = 256
-# Queries times heads up to which the Triton kernel is tried at all its settings.
+# The Triton kernel is timed up to this product of queries and heads: its settings must be tried first.
 MOST_TRITON = 4096 * 16
 
 
 def flash_mla_calls(form: str, calls: Sequence[Any]) -> list[bench.Call]:
-    """FlashMLA's calls over the tensors of ours, each giving out first and lse last, in the heads that it was asked for.
+    """FlashMLA's calls on the tensors of ours; each gives out first and lse last, for the padded heads.
 
-    Queries of heads that its kernel does not have are padded before the clock starts. Its scheduling is worked out once and not
-    timed.
+    Queries with a number of heads that its kernel does not support are padded outside of the timed calls. Its
+    scheduling is not timed either.
 
     Raises:
         ImportError: neither `flash_mla` nor vLLM's build of it is installed.
@@ -35,10 +35,10 @@ def flash_mla_calls(form: str, calls: Sequence[Any]) -> list[bench.Call]:
     flash_mla, _ = _package()
     few = False
     rows: dict[int, torch.Tensor] = {}
-    found: list[bench.Call] = []
+    made: list[bench.Call] = []
     for call in calls:
         if form == "v4":
-            found.append(_v4(flash_mla, call.keywords))
+            made.append(_v4(flash_mla, call.keywords))
             continue
         q_nope, q_pe, cache, ids = call.args
         given, parts = call.keywords, [cache]
@@ -49,21 +49,21 @@ def flash_mla_calls(form: str, calls: Sequence[Any]) -> list[bench.Call]:
                 parts += [] if q_pe is None else [given["kpe"]]
                 rows[cache.data_ptr()] = torch.cat(parts, -1).flatten(0, 1).unsqueeze(1)
             operands = rows[cache.data_ptr()], ids.unsqueeze(1), given["sm_scale"]
-            if not found:
+            if not made:
                 few = joined.shape[1] in FEW_HEADS and _runs(
                     flash_mla.flash_mla_sparse_fwd, joined, *operands
                 )
                 q = joined if few else q
-            found.append(partial(flash_mla.flash_mla_sparse_fwd, q, *operands))
+            made.append(partial(flash_mla.flash_mla_sparse_fwd, q, *operands))
             continue
-        found.append(
+        made.append(
             partial(
-                flash_mla.flash_mla_with_kvcache, q.unsqueeze(1), cache.view(-1, PAGE, 1, FP8_TOKEN_BYTES), None, None,
-                LATENT_DIM, flash_mla.get_mla_metadata()[0], softmax_scale=given["sm_scale"], is_fp8_kvcache=True,
-                indices=ids.unsqueeze(1),
+                flash_mla.flash_mla_with_kvcache, q.unsqueeze(1), cache.view(-1, PAGE, 1, FP8_TOKEN_BYTES),
+                None, None, LATENT_DIM, flash_mla.get_mla_metadata()[0], softmax_scale=given["sm_scale"],
+                is_fp8_kvcache=True, indices=ids.unsqueeze(1),
             )
         )  # fmt: skip
-    return found
+    return made
 
 
 def _package() -> tuple[Any, str]:
@@ -72,7 +72,7 @@ def _package() -> tuple[Any, str]:
 
 
 def _runs(call: Callable[..., Any], *operands: Any) -> bool:
-    """Whether a kernel takes these operands: older ones refuse few heads."""
+    """Whether a kernel takes these operands: older versions refuse small numbers of heads."""
     try:
         call(*operands)
     except (RuntimeError, ValueError):
@@ -87,16 +87,24 @@ def _padded(q: torch.Tensor) -> torch.Tensor:
 
 def _v4(flash_mla: Any, given: dict[str, Any]) -> bench.Call:
     return partial(
-        flash_mla.flash_mla_with_kvcache, _padded(given["q_nope"]).unsqueeze(1), given["kv"], None, None, LATENT_DIM,
-        flash_mla.get_mla_metadata()[0], softmax_scale=given["sm_scale"], is_fp8_kvcache=True,
-        indices=given["indices"].unsqueeze(1), extra_k_cache=given["extra_kv"],
+        flash_mla.flash_mla_with_kvcache,
+        _padded(given["q_nope"]).unsqueeze(1),
+        given["kv"],
+        None,
+        None,
+        LATENT_DIM,
+        flash_mla.get_mla_metadata()[0],
+        softmax_scale=given["sm_scale"],
+        is_fp8_kvcache=True,
+        indices=given["indices"].unsqueeze(1),
+        extra_k_cache=given["extra_kv"],
         extra_indices_in_kvcache=given["extra_indices"].unsqueeze(1),
-    )  # fmt: skip
+    )
 
 
 def _flash_mla(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender | None:
     if point.form == "v41":
-        # Its kernels of DeepSeek-V4.1's tokens are for Blackwell alone.
+        # FlashMLA has kernels for DeepSeek-V4.1's tokens only on Blackwell.
         return None
     calls, out = flash_mla_calls(point.form, ours), ours[0].keywords["out"]
     t, heads, _ = out.shape
@@ -118,8 +126,8 @@ def _flashinfer(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contende
         starts = torch.arange(t + 1, dtype=torch.int32, device=measure.DEVICE)
         wrapper = BatchMLAPagedAttentionWrapper(space, backend="fa3")
         wrapper.plan(
-            starts, starts * k, ids.flatten(), torch.full_like(starts[1:], k), heads, LATENT_DIM, ROPE_DIM, 1, False,
-            call.keywords["sm_scale"], torch.bfloat16, torch.bfloat16,
+            starts, starts * k, ids.flatten(), torch.full_like(starts[1:], k), heads, LATENT_DIM, ROPE_DIM, 1,
+            False, call.keywords["sm_scale"], torch.bfloat16, torch.bfloat16,
         )  # fmt: skip
         kv, kpe = cache.view(-1, 1, LATENT_DIM), call.keywords["kpe"].view(-1, 1, ROPE_DIM)
         calls.append(partial(wrapper.run, q_nope, q_pe, kv, kpe))
@@ -130,10 +138,10 @@ def _triton(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender | 
     if not fixture.baseline or point.params["t"] * point.params["heads"] > MOST_TRITON:
         return None
     notes: list[str] = []
-    found = measure.baseline_turns(fixture.baseline, ours[0].keywords["sm_scale"], notes)
-    if found is None:
+    turns = measure.baseline_turns(fixture.baseline, ours[0].keywords["sm_scale"], notes)
+    if turns is None:
         raise RuntimeError("; ".join(notes) or "it cannot run")
-    calls, out = found
+    calls, out = turns
 
     def far() -> float:
         calls[0]()

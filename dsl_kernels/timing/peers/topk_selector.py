@@ -1,6 +1,7 @@
-"""Selection: vLLM's, SGLang's and FlashInfer's top-k and torch's, as benchmarks/topk_exactness.py calls them.
+"""Peers of selection: the top-k of vLLM, SGLang and FlashInfer, and torch's.
 
-They give positions; ours gives global ids of tokens where a decode step selects, which is more work.
+benchmarks/topk_exactness.py calls the engines. They give positions. In a decode step ours gives global token
+ids, which is more work.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from ..grids import Fixture, Point
 from . import Contender, Offer
 
 ENGINES = (
-    "vllm cooperative_topk", "vllm persistent_topk", "vllm top_k_per_row_decode", "vllm DeepSelect", "sglang fast_topk_v2",
+    "vllm cooperative_topk",
+    "vllm persistent_topk",
+    "vllm top_k_per_row_decode",
+    "vllm DeepSelect",
+    "sglang fast_topk_v2",
     "flashinfer top_k_ragged_transform",
-)  # fmt: skip
-# Rows whose selected scores a check compares.
+)
+# How many rows' selected scores a check compares.
 COMPARED = 8
 
 
 def _wrong(ids: torch.Tensor, scores: torch.Tensor, k: int) -> float:
-    """The share of some rows whose selected scores are not the k largest."""
+    """The fraction of the checked rows whose selected scores are not the k largest."""
     rows = torch.linspace(0, len(scores) - 1, min(COMPARED, len(scores)), device=scores.device).long()
     given = ids[rows].long()
     if bool((given < 0).any() or (given >= scores.shape[1]).any()):
@@ -38,16 +43,19 @@ def _engine(name: str, point: Point, fixture: Fixture, ours: Sequence[Any]) -> C
     module = measure.of_benchmarks("topk_exactness")
     if module is None:
         raise ToolchainError(
-            "benchmarks/topk_exactness.py", expected="a checkout", got="an installed library", fix="run it in a checkout"
-        )  # fmt: skip
+            "benchmarks/topk_exactness.py",
+            expected="a checkout",
+            got="an installed library",
+            fix="run it in a checkout",
+        )
     try:
-        found, select = module.ENGINES[name](None)
+        release, select = module.ENGINES[name](None)
     except module.AbsentError as error:
         raise ImportError(str(error)) from None
     k, lengths = point.params["k"], ours[0].keywords["row_ends"]
     scores = [call.args[0] for call in ours]
     calls = [partial(select, each, lengths, k) for each in scores]
-    return Contender(found, calls, lambda: _wrong(calls[0](), scores[0], k))
+    return Contender(release, calls, lambda: _wrong(calls[0](), scores[0], k))
 
 
 def _torch(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender:

@@ -1,8 +1,9 @@
-"""Public programs, each with its own main or a reference of torch, executed by `emulate --script` under 20 interleavings.
+"""Public programs, each with its own main or a torch reference, executed by `emulate --script` under 20
+interleavings.
 
-The projects are installed by their names, and some examples come from checkouts; nothing of theirs is kept here.
-README.md says how to get them. `python -m tests.emulator.public.by_script` runs what is there and prints the table of
-docs/emulator.md; `tests/emulator/test_public.py` holds it to the verdicts below.
+The projects are installed by name, and some examples come from checkouts; none of their code is kept here.
+README.md says how to get them. `python -m tests.emulator.public.by_script` runs what is there and prints the
+table of docs/emulator_public.md; `tests/emulator/test_public.py` compares with the verdicts below.
 """
 
 # ruff: noqa: T201 - a command-line script prints
@@ -24,21 +25,30 @@ from typing import Any
 FOLDER = Path(__file__).parent / "programs"
 INTERLEAVINGS = 20
 
-#: Errors that are what PTX calls one, in programs whose results they do not change by more than a rounding.
+#: Reasons of errors by the rules of PTX that change the programs' results by no more than a rounding.
 REPLICATED = (
-    "Triton gives a tensor smaller than the CTA to several warps: all load it, one of them stores in place, and nothing "
+    "Triton gives a tensor smaller than the CTA to several warps: all load it, one of them stores in place, "
+    "and nothing "
     "orders the loads of the others before that store; what they loaded is used by nobody"
 )
 CONTRACTED = (
-    "LLVM contracts x*x + shfl(x*x) to an fma, so the lanes of a group hold sums that differ in the last bit, and all "
+    "LLVM contracts x*x + shfl(x*x) to an fma, so the lanes of a group hold sums that differ in the last "
+    "bit, and all "
     "store theirs to one word: which stays is undefined"
 )
-LATE_SUM = "the second warpgroup divides by sum_exp_shared, which the first writes after its last arrival: nothing orders the two"
-EARLY_REFILL = "one warp of a warpgroup waits for its own wgmma and refills the tile that those of the other three may still read"
+LATE_SUM = (
+    "the second warpgroup divides by sum_exp_shared, which the first writes after its last arrival: nothing "
+    "orders the two"
+)
+EARLY_REFILL = (
+    "one warp of a warpgroup waits for its own wgmma and refills the tile that those of the other three may "
+    "still read"
+)
 
 
 OWN_GROUPS = (
-    "one warp stores O over Q when its own wgmma are done; wgmma.wait_group waits for the groups of the executing warp alone, and "
+    "one warp stores O over Q when its own wgmma are done; "
+    "wgmma.wait_group waits for the groups of the executing warp alone, and "
     "those of the other three may still read Q"
 )
 PAST_THE_END = "the scheduler reads the rows of the group behind the last one when the tiles are at their end"
@@ -55,7 +65,10 @@ STAGED = (
 )
 TOTAL = "a warp stores its sum where the others may not have read the maximum yet: no barrier lies between"
 OWN_COPY = "tcgen05.cp is awaited by wait::st, which is of tcgen05.st; a commit and its barrier order it"
-RELAXED = "barrier.cluster.arrive.relaxed orders no memory: what one CTA or warp wrote before is not ordered before reads behind it"
+RELAXED = (
+    "barrier.cluster.arrive.relaxed orders no memory: what one CTA or warp wrote before is not ordered "
+    "before reads behind it"
+)
 PEERS_BARRIER = (
     "tcgen05.cp of the pair reads the peer's shared memory, whose copy is awaited by nobody but the peer"
 )
@@ -64,7 +77,7 @@ EVERY_WARP = "every warp initialises the same mbarriers; mbarrier.init of one th
 
 @dataclass(frozen=True)
 class Project:
-    """A public project: the file of `programs` that drives it, the packages that it needs, and variables that name checkouts."""
+    """A public project: its file in `programs`, the packages it needs, and variables that name checkouts."""
 
     title: str
     driver: str
@@ -72,7 +85,7 @@ class Project:
     folders: tuple[str, ...] = ()
 
     def missing(self) -> str:
-        """What has to be installed or named first; empty when nothing."""
+        """What must be installed or set first; empty if nothing is missing."""
         for package in self.packages:
             try:
                 importlib.metadata.version(package)
@@ -105,9 +118,10 @@ PROJECTS = {
 
 @dataclass(frozen=True)
 class Program:
-    """One program; ``explained`` gives for the code of an error that it has the clause that it breaks.
+    """One program; ``explained`` maps the codes of its errors to the clauses that it breaks.
 
-    A ``defective`` one is wrong, or reads what was not written, under some interleavings because of that.
+    A ``defective`` program gives wrong results, or reads unwritten memory, under some interleavings because
+    of them.
     """
 
     project: str
@@ -131,20 +145,29 @@ PROGRAMS = [
     *programs(
         "cutlass",
         "sm_90a",
-        "ampere_elementwise_add ampere_elementwise_apply ampere_sgemm ampere_tensorop_gemm ampere_flash_attention "
-        "ampere_flash_attention_causal ampere_hstu_attention hopper_dense_gemm hopper_dense_gemm_multicast hopper_dense_gemm_fp8 "
-        "hopper_dense_gemm_persistent hopper_dense_gemm_persistent_multicast hopper_dense_gemm_fp8_2xacc hopper_dense_gemm_fp8_gelu "
-        "hopper_grouped_gemm hopper_grouped_gemm_gmem hopper_fmha_causal hopper_cta_norm_layer hopper_cta_norm_rms",
+        "ampere_elementwise_add ampere_elementwise_apply ampere_sgemm ampere_tensorop_gemm "
+        "ampere_flash_attention "
+        "ampere_flash_attention_causal ampere_hstu_attention hopper_dense_gemm hopper_dense_gemm_multicast "
+        "hopper_dense_gemm_fp8 "
+        "hopper_dense_gemm_persistent hopper_dense_gemm_persistent_multicast hopper_dense_gemm_fp8_2xacc "
+        "hopper_dense_gemm_fp8_gelu "
+        "hopper_grouped_gemm hopper_grouped_gemm_gmem hopper_fmha_causal hopper_cta_norm_layer "
+        "hopper_cta_norm_rms",
     ),
     *programs("cutlass", "sm_90a", "hopper_fmha", defective=True, race=OWN_GROUPS),
     *programs(
         "cutlass",
         "sm_100a",
-        "dense_gemm dense_gemm_two_ctas dense_gemm_persistent dense_gemm_persistent_two_ctas dense_gemm_persistent_prefetch "
-        "dense_gemm_persistent_dynamic dense_gemm_software_pipeline dense_gemm_alpha_beta blockscaled_gemm_nvfp4 "
-        "blockscaled_gemm_mxfp8 blockscaled_gemm_two_ctas blockscaled_gemm_amax blockscaled_gemm_prefetch blockscaled_grouped_gemm "
-        "blockwise_gemm blockwise_gemm_contiguous_groups grouped_gemm grouped_gemm_gmem mixed_input_gemm grouped_mixed_input_gemm "
-        "grouped_mixed_input_gemm_acc_scale moe_grouped_mm fmha fmha_causal mla_decode_fp16 mamba2_ssd rmsnorm efc_custom "
+        "dense_gemm dense_gemm_two_ctas dense_gemm_persistent dense_gemm_persistent_two_ctas "
+        "dense_gemm_persistent_prefetch "
+        "dense_gemm_persistent_dynamic dense_gemm_software_pipeline dense_gemm_alpha_beta "
+        "blockscaled_gemm_nvfp4 "
+        "blockscaled_gemm_mxfp8 blockscaled_gemm_two_ctas blockscaled_gemm_amax blockscaled_gemm_prefetch "
+        "blockscaled_grouped_gemm "
+        "blockwise_gemm blockwise_gemm_contiguous_groups grouped_gemm grouped_gemm_gmem mixed_input_gemm "
+        "grouped_mixed_input_gemm "
+        "grouped_mixed_input_gemm_acc_scale moe_grouped_mm fmha fmha_causal mla_decode_fp16 mamba2_ssd "
+        "rmsnorm efc_custom "
         "efc_activation efc_synthetic extended_memcpy extended_dense_gemm extended_dense_gemm_two_ctas "
         "extended_dense_gemm_pipeline extended_block_scaled_gemm tutorial_gemm_0 tutorial_gemm_1 "
         "tutorial_gemm_2 tutorial_gemm_3 tutorial_gemm_3_1 tutorial_gemm_4 tutorial_gemm_5 tutorial_gemm_6 "
@@ -170,12 +193,14 @@ PROGRAMS = [
     *programs(
         "cutlass",
         "sm_100a",
-        "async_pipeline bar_warp_sync barrier_cta_red barrier_cta_sync basic_types cp_async_bulk cp_async_bulk_prefetch "
+        "async_pipeline bar_warp_sync barrier_cta_red barrier_cta_sync basic_types cp_async_bulk "
+        "cp_async_bulk_prefetch "
         "cp_async_mbarrier_arrive_cluster cp_async_mbarrier_arrive_cta cp_async_shared_global "
         "cp_async_shared_global_swizzled elect_sync ldmatrix_stmatrix mbarrier mbarrier_lifecycle "
         "pipeline_software_fill red redux_sync shfl_sync vote_sync warp_named_barrier block_smem_reduce "
         "cluster_smem_reduce thread_vector_reduce warp_vector_reduce 1cta_mma_a_from_tmem 1cta_mma_basic "
-        "1cta_mma_mn_major 1cta_mma_pipeline 2cta_mma_basic 2cta_mma_tma_store clusterMxN_2cta_mma slicek_m32n8k128 "
+        "1cta_mma_mn_major 1cta_mma_pipeline 2cta_mma_basic 2cta_mma_tma_store clusterMxN_2cta_mma "
+        "slicek_m32n8k128 "
         "tmem_ld_st tmem_ld_to_stmatrix_transpose tma_1cta_mbarrier tma_load_store tma_load_to_ldmatrix "
         "tma_pipeline_count2 tma_pipeline_pingpong tma_pipeline_warpspec tma_store tma_swizzle_modes "
         "tma_tensormap_replace",
@@ -221,7 +246,8 @@ PROGRAMS = [
     *programs(
         "deep_gemm",
         "sm_90a",
-        "hopper_bf16 hopper_bf16_multicast hopper_bf16_masked_groups hopper_bf16_contiguous_groups hopper_fp8_scaled",
+        "hopper_bf16 hopper_bf16_multicast hopper_bf16_masked_groups hopper_bf16_contiguous_groups "
+        "hopper_fp8_scaled",
     ),
     *programs("deep_gemm", "sm_100a", "blackwell_bf16"),
     *programs("deep_gemm", "sm_100a", "blackwell_bf16_two_ctas", race=RELAXED, tmem_dealloc_in_use=RELAXED),
@@ -270,7 +296,7 @@ PROGRAMS = [
 
 @dataclass
 class Outcome:
-    """What came of one program."""
+    """The outcome of one program."""
 
     program: Program
     right: bool
@@ -280,7 +306,7 @@ class Outcome:
     executed: float = 0.0  # share of the instructions of its kernels
     errors: Counter[str] = field(default_factory=Counter)
     warnings: Counter[str] = field(default_factory=Counter)
-    results: int = 1  # different contents of the memory after one launch
+    results: int = 1  # distinct contents of the memory after one launch
 
     @property
     def unexplained(self) -> list[str]:
@@ -312,7 +338,8 @@ def run(program: Program, interleavings: int = INTERLEAVINGS, timeout: int = 180
     """Execute a program in a process of its own."""
     driver = FOLDER / f"{PROJECTS[program.project].driver}.py"
     command = [
-        sys.executable, "-W", "ignore", "-m", "dsl_kernels", "emulate", "--json", "--coverage", "--arch", program.arch,
+        sys.executable, "-W", "ignore", "-m", "dsl_kernels", "emulate", "--json", "--coverage", "--arch",
+        program.arch,
         "--interleavings", str(interleavings), "--script", str(driver), program.name,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
@@ -320,7 +347,7 @@ def run(program: Program, interleavings: int = INTERLEAVINGS, timeout: int = 180
 
 
 def outcome_of(program: Program, printed: str, errors: str = "") -> Outcome:
-    """What the command printed of a program."""
+    """The outcome that the command printed for a program."""
     try:
         data: dict[str, Any] = json.loads(printed)
     except ValueError:

@@ -1,6 +1,7 @@
 """Compile CUTLASS's CuTe DSL tutorials and dense GEMMs from a local checkout to PTX, without a GPU.
 
-Run it with a Python that has nvidia-cutlass-dsl; it needs nothing of this project. `known_good.py` runs the result.
+Run it with a Python that has nvidia-cutlass-dsl; it does not use this project. `known_good.py` runs the
+result.
 """
 
 # ruff: noqa: T201 - a command-line script prints
@@ -19,7 +20,7 @@ M, N, K = 512, 512, 256
 
 
 def matrix(rows: int, cols: int, dtype: str = "Float16", batch: bool = False) -> object:
-    """A row-major fake tensor, of a batch of one where the example wants a third mode."""
+    """A row-major fake tensor; with `batch`, of a batch of one, for examples that need a third mode."""
     import cutlass
     from cutlass.cute.runtime import make_fake_compact_tensor
 
@@ -34,7 +35,7 @@ def stream() -> object:
 
 
 def tutorial(*more: object) -> Callable[[ModuleType], tuple[Any, ...]]:
-    """A tutorial GEMM, with the further arguments of its host function (clusters that fit on the device)."""
+    """A tutorial GEMM, with further arguments of its host function (clusters that fit on the device)."""
     return lambda m: (m.host_function, matrix(M, K), matrix(N, K), matrix(M, N), *more)
 
 
@@ -53,7 +54,15 @@ def copies(name: str, transposed: bool, *more: object) -> Callable[[ModuleType],
     return arguments
 
 
-def dense(name: str, two: bool, tile: tuple[int, int], cluster: tuple[int, int], tma_store: bool, dtype: str = "Float16", *more: object):  # type: ignore[no-untyped-def]  # fmt: skip
+def dense(
+    name: str,
+    two: bool,
+    tile: tuple[int, int],
+    cluster: tuple[int, int],
+    tma_store: bool,
+    dtype: str = "Float16",
+    *more: object,
+):  # type: ignore[no-untyped-def]
     """A dense GEMM of the kernel folder: a class, configured, and called with tensors of a batch of one."""
 
     def arguments(m: ModuleType) -> tuple[Any, ...]:
@@ -73,8 +82,11 @@ def dense(name: str, two: bool, tile: tuple[int, int], cluster: tuple[int, int],
     return arguments
 
 
-def hopper(name: str, dtype: str, tile: tuple[int, int], cluster: tuple[int, int], *more: object):  # type: ignore[no-untyped-def]
-    """A dense GEMM for Hopper; what follows the cluster are further options of the class and of its call."""
+def hopper(  # type: ignore[no-untyped-def]
+    name: str, dtype: str, tile: tuple[int, int], cluster: tuple[int, int], *more: object
+):
+    """A dense GEMM for Hopper; arguments after the cluster are
+    further options of the class and of its call."""
 
     def arguments(m: ModuleType) -> tuple[Any, ...]:
         import cutlass
@@ -97,7 +109,7 @@ def hopper(name: str, dtype: str, tile: tuple[int, int], cluster: tuple[int, int
 GEMMS, TMA = "blackwell/tutorial/tutorial_gemm/{}.py", "blackwell/tutorial/tutorial_tma/{}.py"
 DENSE, HOPPER = "blackwell/kernel/dense_gemm/{}.py", "hopper/kernel/dense_gemm/{}.py"
 PLAIN, PERSISTENT = "dense_gemm", "dense_gemm_persistent"
-#: name of the PTX file -> (path in the folder, what cute.compile gets)
+#: name of the PTX file -> (path in the folder, function that gives the arguments of cute.compile)
 PROGRAMS: dict[str, tuple[str, Callable[[ModuleType], tuple[Any, ...]]]] = {
     "fp16_gemm_0": (GEMMS.format("fp16_gemm_0"), tutorial()),
     "fp16_gemm_1": (GEMMS.format("fp16_gemm_1"), tutorial()),
@@ -111,17 +123,27 @@ PROGRAMS: dict[str, tuple[str, Callable[[ModuleType], tuple[Any, ...]]]] = {
     "tma_v1": (TMA.format("tma_v1"), copies("Sm100MatrixTransposeKernelV1", True)),
     "tma_v2": (TMA.format("tma_v2"), copies("Sm100MatrixTransposeKernelV2", True, 6)),
     "dense_1cta": (DENSE.format(PLAIN), dense("DenseGemmKernel", False, (128, 128), (1, 1), True)),
-    "dense_1cta_no_tma_store": (DENSE.format(PLAIN), dense("DenseGemmKernel", False, (64, 128), (1, 1), False)),
+    "dense_1cta_no_tma_store":
+        (DENSE.format(PLAIN), dense("DenseGemmKernel", False, (64, 128), (1, 1), False)),
     "dense_2cta": (DENSE.format(PLAIN), dense("DenseGemmKernel", True, (256, 128), (2, 1), True)),
     "dense_2cta_multicast": (DENSE.format(PLAIN), dense("DenseGemmKernel", True, (256, 128), (2, 2), True)),
-    "dense_2cta_tf32": (DENSE.format(PLAIN), dense("DenseGemmKernel", True, (128, 128), (2, 1), True, "Float32")),
-    "dense_2cta_fp8": (DENSE.format(PLAIN), dense("DenseGemmKernel", True, (256, 128), (2, 1), True, "Float8E4M3FN")),
-    "persistent_1cta": (DENSE.format(PERSISTENT), dense("PersistentDenseGemmKernel", False, (128, 128), (1, 1), True, "Float16", 6)),
-    "persistent_2cta": (DENSE.format(PERSISTENT), dense("PersistentDenseGemmKernel", True, (256, 128), (2, 1), True, "Float16", 3)),
+    "dense_2cta_tf32":
+        (DENSE.format(PLAIN), dense("DenseGemmKernel", True, (128, 128), (2, 1), True, "Float32")),
+    "dense_2cta_fp8":
+        (DENSE.format(PLAIN), dense("DenseGemmKernel", True, (256, 128), (2, 1), True, "Float8E4M3FN")),
+    "persistent_1cta":
+        (DENSE.format(PERSISTENT),
+         dense("PersistentDenseGemmKernel", False, (128, 128), (1, 1), True, "Float16", 6)),
+    "persistent_2cta":
+        (DENSE.format(PERSISTENT),
+         dense("PersistentDenseGemmKernel", True, (256, 128), (2, 1), True, "Float16", 3)),
     "hopper_fp16": (HOPPER.format(PLAIN), hopper("HopperWgmmaGemmKernel", "Float16", (128, 128), (1, 1))),
-    "hopper_multicast": (HOPPER.format(PLAIN), hopper("HopperWgmmaGemmKernel", "Float16", (128, 128), (2, 1))),
+    "hopper_multicast":
+        (HOPPER.format(PLAIN), hopper("HopperWgmmaGemmKernel", "Float16", (128, 128), (2, 1))),
     "hopper_fp8": (HOPPER.format(PLAIN), hopper("HopperWgmmaGemmKernel", "Float8E4M3FN", (128, 128), (1, 2))),
-    "hopper_persistent": (HOPPER.format(PERSISTENT), hopper("HopperWgmmaGemmPersistentKernel", "Float16", (128, 128), (2, 1), 1, True, 3)),
+    "hopper_persistent":
+        (HOPPER.format(PERSISTENT),
+         hopper("HopperWgmmaGemmPersistentKernel", "Float16", (128, 128), (2, 1), 1, True, 3)),
 }  # fmt: skip
 
 
@@ -138,7 +160,7 @@ def compile_one(name: str, checkout: Path, out: Path) -> None:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     arch = "sm_90a" if file.startswith("hopper") else "sm_100a"
-    # Without a folder the DSL writes its dumps into the working one.
+    # Otherwise the DSL writes its dumps into the working directory.
     with tempfile.TemporaryDirectory() as dumps:
         options = f"--gpu-arch {arch} --keep-ptx --dump-dir {dumps}"
         compiled = cute.compile(*arguments(module), options=options)
@@ -157,7 +179,7 @@ def main() -> int:
         compile_one(a.one, a.cutlass.resolve(), a.out.resolve())
         return 0
     failed = 0
-    for name in PROGRAMS:  # a process each: the DSL keeps state between programs
+    for name in PROGRAMS:  # one process each, as the DSL keeps state between programs
         if a.only not in name:
             continue
         done = subprocess.run(

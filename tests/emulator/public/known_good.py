@@ -1,7 +1,8 @@
-"""Run the compiled CuTe DSL tutorials and dense GEMMs under many interleavings: right every time, and no error reported.
+"""Run compiled CuTe DSL tutorials and dense GEMMs under many interleavings: always right, and without errors.
 
-They are public programs known to work on hardware, so a fault reported here is the emulator's until proven otherwise.
-Launch parameters and tensor maps are described here, from what the DSL's printed IR says about grid, cluster and boxes.
+These public programs are known to work on hardware, so an error reported here is the emulator's until proven
+otherwise. Launch parameters and tensor maps are described here, after the grid, cluster and boxes in the
+DSL's printed IR.
 """
 
 # ruff: noqa: T201 - a command-line script prints
@@ -39,7 +40,7 @@ def divisors(*numbers: int) -> list[bytes]:
 
 
 def loads(a: np.ndarray, b: np.ndarray, rows_a: int, rows_b: int) -> list[TensorMap]:
-    span = 128 // a.itemsize  # elements in a row of the 128-byte swizzle
+    span = 128 // a.itemsize  # elements per row of the 128-byte swizzle
     kind = "e4m3" if a.itemsize == 1 else None
     return [TensorMap(x, (span, rows), "128B", dtype=kind) for x, rows in ((a, rows_a), (b, rows_b))]
 
@@ -49,7 +50,7 @@ def store(c: np.ndarray) -> TensorMap:
 
 
 class Data:
-    """Inputs as small integers, exact in every format, and the result that they must give."""
+    """Inputs as small integers, exact in every format, and the expected result."""
 
     def __init__(self, kind: str) -> None:
         rng = np.random.default_rng(0)
@@ -68,7 +69,7 @@ class Data:
 
 
 class Dequantised(Data):
-    """B is made by a first kernel from 8-bit integers and a scale."""
+    """B comes from a first kernel, which dequantises 8-bit integers with a scale."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -96,7 +97,7 @@ Launch = tuple[str | None, Any, int, Any, Callable[[Any], list[Any]]]
 
 @dataclass
 class Program:
-    """A compiled example and how to launch it: from what the DSL's printed IR says about grid, cluster and boxes."""
+    """A compiled example and how to launch it, after the grid, cluster and boxes in the DSL's printed IR."""
 
     label: str
     file: str
@@ -105,9 +106,10 @@ class Program:
     data: type[Data] = Data
 
 
-def gemm(label: str, file: str, grid: Any, block: int, cluster: Any, rows: tuple[int, int], more: list[bytes] | None = None,
+def gemm(label: str, file: str, grid: Any, block: int, cluster: Any, rows: tuple[int, int],
+         more: list[bytes] | None = None,
          tma_store: bool = True, kind: str = "float16") -> Program:  # fmt: skip
-    """A GEMM whose loads take boxes of these numbers of rows of A and B."""
+    """A GEMM that loads boxes with these numbers of rows of A and B."""
 
     def arguments(d: Data) -> list[Any]:
         head = bytes(64 if cluster != 1 else 32)
@@ -116,7 +118,15 @@ def gemm(label: str, file: str, grid: Any, block: int, cluster: Any, rows: tuple
     return Program(label, file, [(None, grid, block, cluster, arguments)], kind)
 
 
-def moves(label: str, file: str, grid: Any, block: int, box: tuple[int, int], more: list[bytes] | None = None, transposed: bool = True) -> Program:  # fmt: skip
+def moves(
+    label: str,
+    file: str,
+    grid: Any,
+    block: int,
+    box: tuple[int, int],
+    more: list[bytes] | None = None,
+    transposed: bool = True,
+) -> Program:
     def arguments(d: Data) -> list[Any]:
         swizzle = "128B" if transposed else "none"
         return [TensorMap(d.a, box, swizzle), TensorMap(d.c, box, swizzle), *(more or [])]
@@ -126,9 +136,10 @@ def moves(label: str, file: str, grid: Any, block: int, box: tuple[int, int], mo
     )
 
 
-def hopper(label: str, file: str, grid: Any, block: int, cluster: Any, rows: tuple[int, int], more: list[bytes] | None = None,
+def hopper(label: str, file: str, grid: Any, block: int, cluster: Any, rows: tuple[int, int],
+           more: list[bytes] | None = None,
            kind: str = "float16") -> Program:  # fmt: skip
-    """A GEMM for Hopper: another order of parameters, and smaller boxes of its stores."""
+    """A GEMM for Hopper, with another order of parameters and smaller boxes for stores."""
 
     def arguments(d: Data) -> list[Any]:
         return [*loads(d.a, d.b, *rows), TensorMap(d.c, (32, 64), "64B"), bytes(1), *(more or [])]
@@ -167,21 +178,24 @@ PROGRAMS = [
     gemm("dense, tf32", "dense_2cta_tf32", (8, 4), 128, (2, 1), (64, 64), kind="float32"),
     gemm("dense, fp8", "dense_2cta_fp8", (4, 4), 128, (2, 1), (128, 64), kind="e4m3"),
     gemm("dense persistent, one CTA", "persistent_1cta", (1, 1, 6), 192, 1, (128, 128), divisors(4, 4, 4, 4)),
-    gemm("dense persistent, two CTAs", "persistent_2cta", (2, 1, 3), 192, (2, 1), (128, 64), divisors(2, 4, 2, 4)),
+    gemm("dense persistent, two CTAs", "persistent_2cta", (2, 1, 3), 192, (2, 1), (128, 64),
+         divisors(2, 4, 2, 4)),
     hopper("Hopper", "hopper_fp16", (4, 4), 128, 1, (128, 128)),
     hopper("Hopper, multicast", "hopper_multicast", (4, 4), 128, (2, 1), (128, 64)),
     hopper("Hopper, fp8", "hopper_fp8", (4, 4), 128, (1, 2), (64, 128), kind="e4m3"),
-    hopper("Hopper, persistent", "hopper_persistent", (2, 1, 3), 256, (2, 1), (128, 64), divisors(2, 4, 2, 4)),
+    hopper("Hopper, persistent", "hopper_persistent", (2, 1, 3), 256, (2, 1), (128, 64),
+           divisors(2, 4, 2, 4)),
 ]  # fmt: skip
 
 
 def run(program: Program, ptx: str, interleaving: Interleaving, lineage: Data) -> list[Report]:
-    """All launches of a program, one after the other."""
+    """All launches of a program, in sequence."""
     reports = []
     for part, grid, block, cluster, arguments in program.launches:
         names = re.findall(r"\.entry\s+([\w$]+)", ptx)
         entry = next(n for n in names if part is None or part in n)
-        reports.append(launch(ptx, grid, block, arguments(lineage), entry=entry, cluster=cluster, dynamic_smem=SMEM,
+        reports.append(launch(ptx, grid, block, arguments(lineage), entry=entry, cluster=cluster,
+                              dynamic_smem=SMEM,
                               interleaving=interleaving, check="report"))  # fmt: skip
     return reports
 
@@ -211,8 +225,13 @@ def main() -> int:
                 for f in [f for r in reports for f in r.errors][:3]:
                     print(f"  {f}\n  under {s}")
         failures += bool(wrong or errors)
-        print(f"{program.file:24s} {program.label:26s} {options.interleavings} interleavings: {wrong} wrong, errors {dict(errors) or 'none'}, "
-              f"warnings {', '.join(sorted(warnings)) or 'none'}; {instructions} instructions, {seconds / options.interleavings:.2f} s each", flush=True)  # fmt: skip
+        print(
+            f"{program.file:24s} {program.label:26s} {options.interleavings} interleavings: {wrong} wrong, "
+            f"errors {dict(errors) or 'none'}, "
+            f"warnings {', '.join(sorted(warnings)) or 'none'}; "
+            f"{instructions} instructions, {seconds / options.interleavings:.2f} s each",
+            flush=True,
+        )
     return 1 if failures else 0
 
 

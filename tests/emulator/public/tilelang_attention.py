@@ -1,4 +1,5 @@
-"""Find three synchronisation defects of TileLang's sm_100 attention example in the PTX it compiles to, then patch them.
+"""Find three synchronisation defects of TileLang's sm_100 attention example in its compiled PTX, and patch
+them.
 
 The example is read from a local checkout, compiled here, executed in the emulator and thrown away.
 """
@@ -37,7 +38,7 @@ PATCHES = {
     ),
 }
 DEALLOC = "tl::tmem_deallocate((&(S_tmem[0])), 128);"
-#: defect -> (check, opcode of the instruction that is reported, opcode of the earlier access)
+#: defect -> (check, opcode of the reported instruction, opcode of the earlier access)
 DEFECTS = {
     "P is read by the PV MMA before all warps stored it": ("race", "tcgen05.mma", "tcgen05.st"),
     "K or V is overwritten while an MMA still reads it": ("race", "cp.async.bulk.tensor", "tcgen05.mma"),
@@ -111,8 +112,16 @@ def run(ptx: str, interleaving: object) -> tuple[Report, float]:
             t, (64, 128, 1, 1), "128B", dims=(DIM, SEQ, 1, 1), strides=(2 * DIM, 2 * DIM, 2 * DIM * SEQ)
         )
 
-    report = launch(ptx, (SEQ // 128, 1, 1), 384, [tiled(k), out, tiled(q), tiled(v)], dynamic_smem=100352,
-                    interleaving=interleaving, check="report", max_findings=2000)  # type: ignore[arg-type]  # fmt: skip
+    report = launch(
+        ptx,
+        (SEQ // 128, 1, 1),
+        384,
+        [tiled(k), out, tiled(q), tiled(v)],
+        dynamic_smem=100352,
+        interleaving=interleaving,
+        check="report",
+        max_findings=2000,
+    )  # type: ignore[arg-type]
     scores = (q[0, :, 0].float() @ k[0, :, 0].float().T) * DIM**-0.5
     scores = scores.masked_fill(torch.triu(torch.ones(SEQ, SEQ, dtype=torch.bool), 1), float("-inf"))
     return report, (out[0, :, 0].float() - scores.softmax(-1) @ v[0, :, 0].float()).abs().max().item()

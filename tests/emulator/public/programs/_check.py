@@ -1,4 +1,5 @@
-"""What the programs of this folder share: inputs on the device, and a comparison that ends a program whose result is wrong."""
+"""What the programs of this folder share: inputs on the device,
+and comparisons that end a program on a wrong result."""
 
 import sys
 
@@ -8,7 +9,7 @@ _PROGRAMS = {}
 
 
 def program(function):
-    """A function of this name is run by `python FILE NAME`."""
+    """Registers a function, which `python FILE NAME` runs."""
     _PROGRAMS[function.__name__] = function
     return function
 
@@ -19,7 +20,7 @@ def rand(*shape, dtype=torch.float32, scale=1.0, grad=False):
 
 
 def close(got, want, tolerance):
-    """The largest difference is within `tolerance` of the largest value."""
+    """Require the largest difference to be within `tolerance` of the largest value."""
     got, want = got.detach().float().cpu(), want.detach().float().cpu()
     if got.shape != want.shape:
         raise SystemExit(f"the shape is {tuple(got.shape)}, expected {tuple(want.shape)}")
@@ -29,13 +30,13 @@ def close(got, want, tolerance):
 
 
 def same(got, want):
-    """Equal, bit by bit."""
+    """Require bitwise equality."""
     if not torch.equal(got.detach().cpu(), want.detach().cpu()):
         raise SystemExit("the result differs")
 
 
 def gradients(function, reference, *inputs, tolerance):
-    """A function and its backward pass against a reference's."""
+    """Compare a function and its backward pass with a reference's."""
     ours = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
     theirs = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
     got, want = function(*ours), reference(*theirs)

@@ -1,6 +1,8 @@
-"""DeepGEMM's kernels, compiled by nvcc and launched as its host code does: the same maps, sizes of blocks and clusters.
+"""DeepGEMM's kernels, compiled by nvcc and launched as its host code does: same maps, block sizes and
+clusters.
 
-The variable DEEP_GEMM names a checkout of DeepGEMM, CUTLASS_EXAMPLES the folder `examples/python/CuTeDSL` of one of CUTLASS.
+The variable DEEP_GEMM names a checkout of DeepGEMM, CUTLASS_EXAMPLES the folder `examples/python/CuTeDSL` of
+CUTLASS's.
 """
 
 import ctypes
@@ -27,7 +29,8 @@ def compiled(arch, header, kernel, *template):
     ]
     source = (
         f"#include <deep_gemm/impls/{header}.cuh>\nusing namespace deep_gemm;\n"
-        f"static void instance() {{ auto p = reinterpret_cast<void*>(&{kernel}<{', '.join(map(str, template))}>); }}\n"
+        f"static void instance() "
+        f"{{ auto p = reinterpret_cast<void*>(&{kernel}<{', '.join(map(str, template))}>); }}\n"
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cu"
@@ -45,13 +48,15 @@ def compiled(arch, header, kernel, *template):
 
 
 def tensor_map(x, box, swizzle):
-    """A map of a matrix whose rows are contiguous; a swizzle says how many bytes a box is wide."""
+    """A map of a matrix with contiguous rows; `swizzle` is the width of a box in bytes."""
     if swizzle:
         box = (swizzle // x.element_size(), box[1])
     mode = {0: 0, 32: 1, 64: 2, 128: 3}[swizzle]
     status, made = cuda.cuTensorMapEncodeTiled(
-        cuda.CUtensorMapDataType(TYPES[x.dtype]), 2, x.data_ptr(), [x.shape[1], x.shape[0]], [x.stride(0) * x.element_size()],
-        list(box), [1, 1], cuda.CUtensorMapInterleave(0), cuda.CUtensorMapSwizzle(mode), cuda.CUtensorMapL2promotion(3),
+        cuda.CUtensorMapDataType(TYPES[x.dtype]), 2, x.data_ptr(), [x.shape[1], x.shape[0]],
+        [x.stride(0) * x.element_size()],
+        list(box), [1, 1], cuda.CUtensorMapInterleave(0), cuda.CUtensorMapSwizzle(mode),
+        cuda.CUtensorMapL2promotion(3),
         cuda.CUtensorMapFloatOOBfill(0),
     )  # fmt: skip
     assert status == 0, status
@@ -89,13 +94,14 @@ BF16 = "cutlass::bfloat16_t"
 
 
 def hopper(m, n, k, block_m, stages, cluster=1, on_a=False, groups=1, kind=NORMAL, layout=None):
-    """The GEMM of bf16 for Hopper; with groups, A, B and D are stacks of theirs."""
+    """The bf16 GEMM for Hopper; with groups, A, B and D are stacked."""
     rows = m * groups if kind == MASKED else m
     a, b = rand(rows, k, dtype=torch.bfloat16), rand(n * groups, k, dtype=torch.bfloat16)
     d = torch.zeros(rows, n, dtype=torch.bfloat16, device="cuda")
     math = 128 if block_m <= 64 else 256
     ptx = compiled(
-        "sm_90a", "sm90_bf16_gemm", "sm90_bf16_gemm_impl", K_MAJOR, K_MAJOR, 0, n, k, groups, block_m, 128, 64, 128, 128, 128,
+        "sm_90a", "sm90_bf16_gemm", "sm90_bf16_gemm_impl", K_MAJOR, K_MAJOR, 0, n, k, groups, block_m, 128,
+        64, 128, 128, 128,
         stages, 128, math, cluster, str(on_a).lower(), SMS, kind, "false", BF16,
     )  # fmt: skip
     maps = (
@@ -141,13 +147,14 @@ def hopper_bf16_contiguous_groups():
 
 @program
 def hopper_fp8_scaled():
-    """Scales of A by 128 columns, of B by squares of 128."""
+    """Scales of A per 128 columns, of B per 128 x 128 block."""
     m, n, k, stages = 192, 256, 384, 3
     a, b = (rand(x, k).to(torch.float8_e4m3fn) for x in (m, n))
     sa, sb = torch.rand(k // 128, m, device="cuda") + 0.5, torch.rand(n // 128, k // 128, device="cuda") + 0.5
     d = torch.zeros(m, n, dtype=torch.bfloat16, device="cuda")
     ptx = compiled(
-        "sm_90a", "sm90_fp8_gemm_1d2d", "sm90_fp8_gemm_1d2d_impl", K_MAJOR, 0, n, k, 1, 64, 128, 128, 128, 128, 128, stages, 128,
+        "sm_90a", "sm90_fp8_gemm_1d2d", "sm90_fp8_gemm_1d2d_impl", K_MAJOR, 0, n, k, 1, 64, 128, 128, 128,
+        128, 128, stages, 128,
         128, 1, "false", SMS, NORMAL, BF16, "epilogue::transform::EpilogueIdentity",
     )  # fmt: skip
     maps = (
@@ -166,7 +173,8 @@ def blackwell(m, n, k, stages, cluster):
     a, b = rand(m, k, dtype=torch.bfloat16), rand(n, k, dtype=torch.bfloat16)
     d = torch.zeros(m, n, dtype=torch.bfloat16, device="cuda")
     ptx = compiled(
-        "sm_100a", "sm100_bf16_gemm", "sm100_bf16_gemm_impl", K_MAJOR, K_MAJOR, 0, n, k, 128, 128, 64, 1, 128, 128, 128, stages, 128,
+        "sm_100a", "sm100_bf16_gemm", "sm100_bf16_gemm_impl", K_MAJOR, K_MAJOR, 0, n, k, 128, 128, 64, 1, 128,
+        128, 128, stages, 128,
         128, cluster, "false", SMS, 128, "false", "false", NORMAL, "false", BF16, 100,
     )  # fmt: skip
     maps = (

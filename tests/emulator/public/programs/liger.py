@@ -37,7 +37,8 @@ def group_norm():
 def cross_entropy():
     target = torch.randint(0, 500, (8,), device="cuda")
     gradients(
-        lambda x: liger.liger_cross_entropy(x, target), lambda x: F.cross_entropy(x, target), rand(8, 500, grad=True),
+        lambda x: liger.liger_cross_entropy(x, target), lambda x: F.cross_entropy(x, target),
+        rand(8, 500, grad=True),
         tolerance=1e-4,
     )  # fmt: skip
 
@@ -55,14 +56,16 @@ def fused_linear_cross_entropy():
 @program
 def swiglu():
     gradients(
-        liger.liger_swiglu, lambda a, b: F.silu(a) * b, rand(4, 300, grad=True), rand(4, 300, grad=True), tolerance=1e-4
+        liger.liger_swiglu, lambda a, b: F.silu(a) * b, rand(4, 300, grad=True), rand(4, 300, grad=True),
+        tolerance=1e-4
     )  # fmt: skip
 
 
 @program
 def geglu():
     gradients(
-        liger.liger_geglu, lambda a, b: F.gelu(a, approximate="tanh") * b, rand(4, 300, grad=True), rand(4, 300, grad=True),
+        liger.liger_geglu, lambda a, b: F.gelu(a, approximate="tanh") * b, rand(4, 300, grad=True),
+        rand(4, 300, grad=True),
         tolerance=1e-4,
     )  # fmt: skip
 
@@ -97,7 +100,8 @@ def dynamic_tanh():
     gradients(
         liger.liger_dyt,
         lambda x, a, g, b: g * torch.tanh(a * x) + b,
-        rand(6, 128, grad=True), rand(1, grad=True), rand(128, grad=True), rand(128, grad=True), tolerance=1e-3,
+        rand(6, 128, grad=True), rand(1, grad=True), rand(128, grad=True), rand(128, grad=True),
+        tolerance=1e-3,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""TileKernels' functions (TileLang), against the references that the package has."""
+"""TileKernels' functions (TileLang), against the package's own references."""
 
 import importlib
 import sys
@@ -8,7 +8,7 @@ from _check import close, main, program, rand, same
 
 try:
     import tilelang.utils.target  # noqa: F401
-except ModuleNotFoundError:  # TileKernels 1.0.0 was written for a TileLang that had it there
+except ModuleNotFoundError:  # TileKernels 1.0.0 was written for a TileLang that had the module there
     sys.modules["tilelang.utils.target"] = importlib.import_module("tilelang.backend.target")
 
 from tile_kernels import moe, quant

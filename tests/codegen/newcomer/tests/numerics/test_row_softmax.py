@@ -1,4 +1,4 @@
-"""What is special about row softmax; the shared tests run every workload on every variant."""
+"""Tests specific to row softmax; the shared tests run every workload on every variant."""
 
 from __future__ import annotations
 

@@ -35,4 +35,6 @@ def write_row(p: Probe) -> None:
     p.threads, p.relative = leaf.THREADS, 2**-7
     held, factors = (p.own(title, EACH, p.normal(*SHAPE), out=False) for title in ("held", "factors"))
     y, row = p.operand("y", torch.zeros(3, DIM).bfloat16(), out=True), p.dim("row", 1)
-    p.call(y, row, held, factors, p.shared("sums", (leaf.WARPS,), p.uniform(leaf.WARPS)), p.scalar("eps", 1e-5))  # fmt: skip
+    p.call(
+        y, row, held, factors, p.shared("sums", (leaf.WARPS,), p.uniform(leaf.WARPS)), p.scalar("eps", 1e-5)
+    )

@@ -1,4 +1,4 @@
-"""What is special about RMSNorm; the shared tests run every workload on every variant."""
+"""Tests specific to RMSNorm; the shared tests run every workload on every variant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_reference_is_torch_s_rms_norm() -> None:
 
 
 def test_a_cta_moves_its_rows_and_the_weight_once() -> None:
-    """What the leaves say for the cost model, and what the copy engine brings: bf16, two bytes an element."""
+    """The bytes that leaves declare and that the copy engine loads: bf16, two bytes per element."""
     count = counts_of(programs.get("rms_norm"), {"dim": 1024, "stages": 2}, ARCHS["sm_90a"])
     found = count({"rows": 9, "dim": 1024, "ctas": 3})
     assert (found.loaded, found.stored) == (2 * 1024 * (3 + 1), 2 * 1024 * 3)

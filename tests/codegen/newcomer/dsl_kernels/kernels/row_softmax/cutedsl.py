@@ -1,1 +1,1 @@
-"""That CuTe DSL takes part in row_softmax, whose leaves all have a text."""
+"""Makes CuTe DSL take part in row_softmax, whose leaves all have a text."""

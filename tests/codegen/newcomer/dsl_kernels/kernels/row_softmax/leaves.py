@@ -1,6 +1,7 @@
 """Leaves of row softmax, by their text: what one thread does with numbers, registers and memory.
 
-A thread of the role holds every 128th column; what its warp has worked out stands at the warp's number in `peaks` and `sums`.
+Each thread of the role holds every 128th column; warps leave their results in `peaks` and `sums`, at the
+warp's number.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ LOG2E = math.log2(math.e)
 
 @by_text
 def read_row(m: LeafRecorder, held: Registers[Float32], row: Shared[Float32]) -> None:
-    """A row from shared memory."""
+    """Read a row from shared memory."""
     for i in unrolled(held.size):
         held[i] = row[i * THREADS + m.thread]
 
 
 @by_text
 def share_maximum(m: LeafRecorder, peaks: Shared[Float32], held: Registers[Float32]) -> None:
-    """The maximum of each warp's columns."""
+    """Publish the maximum of each warp's columns."""
     peak: Float32 = held[0]
     for i in unrolled(1, held.size):
         peak = maximum(peak, held[i])
@@ -42,7 +43,7 @@ def share_maximum(m: LeafRecorder, peaks: Shared[Float32], held: Registers[Float
 def exponentials(
     m: LeafRecorder, held: Registers[Float32], sums: Shared[Float32], peaks: Shared[Float32]
 ) -> None:
-    """exp(x - maximum of the row) in place of x, and the sum of each warp's columns."""
+    """Replace x by exp(x - the row's maximum), and publish the sum of each warp's columns."""
     peak = maximum(maximum(peaks[0], peaks[1]), maximum(peaks[2], peaks[3]))
     total: Float32 = 0.0
     for i in unrolled(held.size):
@@ -58,7 +59,7 @@ def exponentials(
 def write_row(
     m: LeafRecorder, y: Writes[Global[Float32]], row: Int32, held: Registers[Float32], sums: Shared[Float32]
 ) -> None:
-    """The exponentials over the sum of the row."""
+    """Write the exponentials divided by the sum of the row."""
     line = y.row("line", row, held.size * THREADS)
     scale = divide(1.0, (sums[0] + sums[1]) + (sums[2] + sums[3]))
     for i in unrolled(held.size):

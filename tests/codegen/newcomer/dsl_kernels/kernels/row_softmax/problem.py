@@ -16,21 +16,21 @@ OPERANDS = (
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    """Normal scores; the first row has one that leaves nothing for the others."""
+    """Draw normal scores; one score of the first row leaves no weight for the others."""
     x = torch.randn(workload.params["rows"], workload.params["columns"], generator=generator)
     x[:1, 0] = 200.0
     return {"x": x}
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """exp(x) over its sum, in float64."""
+    """exp(x) divided by its sum, in float64."""
     return {"y": inputs["x"].double().softmax(dim=1)}
 
 
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """The worst row: its error against its length."""
+    """The largest relative error (2-norm) of a row."""
     result = Comparison()
     errors = (outputs["y"].double() - expected["y"]).norm(dim=1) / expected["y"].norm(dim=1)
     result.require("y relative error", float(errors.max()), 1e-6)
@@ -38,12 +38,12 @@ def compare(
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
-    """Each element in and out once."""
+    """Each element read once and written once."""
     return 8.0 * dims["rows"] * dims["columns"]
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """A comparison, a subtraction, an exponential, an addition and a product an element."""
+    """Per element a comparison, a subtraction, an exponential, an addition and a product."""
     return {"float32": 5.0 * dims["rows"] * dims["columns"]}
 
 

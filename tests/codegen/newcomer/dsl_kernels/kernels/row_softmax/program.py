@@ -1,4 +1,4 @@
-"""Row softmax as a tile program: one warp brings rows into a ring, four warps turn them into weights."""
+"""Row softmax as a tile program: one warp loads rows into a ring, four warps turn them into weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KNOBS = (
     Knob("stages", "st", ((2,), (3,)), "rows in flight"),
 )
 ROWS = 4
-"""Rows of a CTA."""
+"""Rows per CTA."""
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -32,9 +32,14 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("row_s", Space.SHARED, (k.columns,), "float32", k.stages),
             Buffer("peak_s", Space.SHARED, (leaf.WARPS,), "float32", doc="maximum of each warp"),
             Buffer("sum_s", Space.SHARED, (leaf.WARPS,), "float32", doc="sum of each warp"),
-            Buffer("held", Space.REGISTER, (leaf.THREADS, each), "float32", role="weigh", per_thread=each, private=True),
+            Buffer(
+                "held", Space.REGISTER, (leaf.THREADS, each), "float32", role="weigh", per_thread=each,
+                private=True
+            ),
         ),
-        pipelines=(Pipeline("ring", ("row_s",), "load", Engine.BULK, (Reader("weigh", Engine.THREADS),), k.stages),),
+        pipelines=(
+            Pipeline("ring", ("row_s",), "load", Engine.BULK, (Reader("weigh", Engine.THREADS),), k.stages),
+        ),
         mmas=(),
         grid=(f"ceildiv(rows, {ROWS})",),
         axes=("block",),
@@ -55,7 +60,7 @@ class Kernel(Names):
 
 
 class Rows(State, Kernel):
-    """Which rows are this CTA's."""
+    """The rows of this CTA."""
 
     first: Value
     count: Value
@@ -63,7 +68,7 @@ class Rows(State, Kernel):
 
 @recorded
 def _start(m: Recorder) -> Rows:
-    """What every thread does first. The roles get what is returned."""
+    """What every thread does first. The returned state is passed to every role."""
     s = Rows(m)
     s.first = m.block(0) * ROWS
     s.count = minimum(s.rows - s.first, ROWS)
@@ -73,7 +78,7 @@ def _start(m: Recorder) -> Rows:
 
 @recorded
 def _load(m: Recorder, s: Rows) -> None:
-    """A row a slot."""
+    """Copy one row into each slot."""
     for it in range(s.count):
         slot = s.ring.producer.acquire(it)
         m.bulk(slot.row_s, s.x.span(s.first + it, m.k.columns), slot)
@@ -82,7 +87,7 @@ def _load(m: Recorder, s: Rows) -> None:
 
 @recorded
 def _weigh(m: Recorder, s: Rows) -> None:
-    """Two meetings a row: after the maxima, and after the sums."""
+    """The warps meet twice per row: after the maxima, and after the sums."""
     held, peaks, sums = s.held, s.peak_s, s.sum_s
     for it in range(s.count):
         slot = s.ring.reader.wait(it)

@@ -1,9 +1,9 @@
-"""What TileLang is told of row_softmax, whose leaves all have a text."""
+"""Makes TileLang take part in row_softmax, whose leaves all have a text."""
 
-# Registers are of each thread, as the texts name them, those of products too: no fragments.
+# Registers belong to each thread, as the texts name them, those of products included: there are no fragments.
 OWN_REGISTERS = True
 
-# Barriers are the declared ones: TileLang adds none of its own.
+# All barriers are declared: TileLang must not add any.
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,
     "tl.disable_thread_storage_sync": True,

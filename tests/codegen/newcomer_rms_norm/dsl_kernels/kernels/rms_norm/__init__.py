@@ -1,1 +1,1 @@
-"""Rms norm, a kernel in a folder of its own."""
+"""RMSNorm, a kernel in a folder of its own."""

@@ -1,1 +1,1 @@
-"""That CuTe DSL takes part in rms_norm, whose leaves all have a text."""
+"""Makes CuTe DSL take part in rms_norm, whose leaves all have a text."""

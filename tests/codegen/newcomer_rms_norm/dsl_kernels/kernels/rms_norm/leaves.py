@@ -1,6 +1,6 @@
 """Leaves of RMSNorm, by their text: what one thread does with numbers, registers and memory.
 
-A thread of the role holds every 128th column; the sum of a warp stands at the warp's number in `sums`.
+Each thread of the role holds every 128th column; warps leave their sums in `sums`, at the warp's number.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ THREADS = WARP * WARPS
 @moves(loaded=lambda factors: factors / 2)
 @by_text
 def read_weight(m: LeafRecorder, factors: Registers[Float32], weight: Global[BFloat16]) -> None:
-    """The weight of each column of the thread."""
+    """Read the weight of each column of the thread."""
     for i in unrolled(factors.size):
         factors[i] = weight[i * THREADS + m.thread]
 
 
 @by_text
 def read_row(m: LeafRecorder, held: Registers[Float32], row: Shared[BFloat16]) -> None:
-    """A row from shared memory."""
+    """Read a row from shared memory."""
     for i in unrolled(held.size):
         x: Float32 = row[i * THREADS + m.thread]
         held[i] = x
@@ -33,7 +33,7 @@ def read_row(m: LeafRecorder, held: Registers[Float32], row: Shared[BFloat16]) -
 
 @by_text
 def sum_squares(m: LeafRecorder, sums: Shared[Float32], held: Registers[Float32]) -> None:
-    """The sum of the squares of each warp's columns."""
+    """Publish the sum of squares of each warp's columns."""
     total: Float32 = 0.0
     for i in unrolled(held.size):
         total += held[i] * held[i]
@@ -53,7 +53,7 @@ def write_row(
     sums: Shared[Float32],
     eps: Float32,
 ) -> None:
-    """The row over the root of its mean square, times the weight."""
+    """Write the row divided by the root of its mean square, times the weight."""
     line = y.row("line", row, held.size * THREADS)
     total = (sums[0] + sums[1]) + (sums[2] + sums[3])
     scale = rsqrt(total * (1 / (held.size * THREADS)) + eps)

@@ -12,7 +12,7 @@ CTAS_PER_SM = 4
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
-    """Four CTAs an SM take rows in turn."""
+    """Four CTAs per SM take rows in turn."""
     return LaunchPlan(ctas=max(1, min(dims["rows"], gpu.sms * CTAS_PER_SM)))
 
 

@@ -18,7 +18,7 @@ OPERANDS = (
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    """Normal rows; the first one is so small that eps decides."""
+    """Draw normal rows; the first is so small that eps dominates."""
     rows, dim = workload.params["rows"], workload.params["dim"]
     x = torch.randn(rows, dim, generator=generator)
     x[:1] *= 1e-3
@@ -30,7 +30,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """x over the root of its mean square, times the weight, in float64."""
+    """x divided by the root of its mean square, times the weight, in float64."""
     x = inputs["x"].double()
     scale = (x.square().mean(dim=1, keepdim=True) + inputs["eps"]).rsqrt()
     return {"y": x * scale * inputs["weight"].double()}
@@ -39,7 +39,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Rounded once to bf16: half of a last place, and what the approximate root adds."""
+    """One rounding to bf16, half a unit in the last place, plus the error of the approximate root."""
     result = Comparison()
     error = (outputs["y"].double() - expected["y"]).abs() / expected["y"].abs().clamp_min(1e-30)
     result.require("y relative error", float(error.max()) if error.numel() else 0.0, 2**-8)
@@ -52,7 +52,7 @@ def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """A square, an addition and two products an element."""
+    """Per element a square, an addition and two products."""
     return {"float32": 4.0 * dims["rows"] * dims["dim"]}
 
 

@@ -1,4 +1,4 @@
-"""RMSNorm as a tile program: one warp brings a CTA's rows into a ring, four warps normalise them."""
+"""RMSNorm as a tile program: one warp loads a CTA's rows into a ring, four warps normalise them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ KNOBS = (
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     def own(title: str) -> Buffer:
-        """Registers of each thread, for its columns."""
+        """Private registers for each thread's columns."""
         each = k.dim // leaf.THREADS
-        return Buffer(title, Space.REGISTER, (leaf.THREADS, each), "float32", role="normalise", per_thread=each, private=True)  # fmt: skip
+        shape = (leaf.THREADS, each)
+        return Buffer(
+            title, Space.REGISTER, shape, "float32", role="normalise", per_thread=each, private=True
+        )
 
     return Schedule(
         roles=(
@@ -37,7 +40,10 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             own("held"),
             own("factors"),
         ),
-        pipelines=(Pipeline("ring", ("row_s",), "load", Engine.BULK, (Reader("normalise", Engine.THREADS),), k.stages),),
+        pipelines=(
+            Pipeline("ring", ("row_s",), "load", Engine.BULK, (Reader("normalise", Engine.THREADS),),
+                     k.stages),
+        ),
         mmas=(),
         grid=(dim("ctas"),),
         axes=("cta",),
@@ -61,14 +67,14 @@ class Kernel(Names):
 
 
 class Rows(State, Kernel):
-    """Which rows are this CTA's: its own number, and every `ctas`th one after that."""
+    """The rows of this CTA: the one of its own number, and every `ctas`th row after it."""
 
     count: Value
 
 
 @recorded
 def _start(m: Recorder) -> Rows:
-    """What every thread does first. The roles get what is returned."""
+    """What every thread does first. The returned state is passed to every role."""
     s = Rows(m)
     s.count = ceildiv(s.rows - m.block(0), s.ctas)
     m.barriers_stand()
@@ -77,7 +83,7 @@ def _start(m: Recorder) -> Rows:
 
 @recorded
 def _load(m: Recorder, s: Rows) -> None:
-    """A row a slot."""
+    """Copy one row into each slot."""
     for it in range(s.count):
         slot = s.ring.producer.acquire(it)
         m.bulk(slot.row_s, s.x.span(m.block(0) + it * s.ctas, m.k.dim), slot)
@@ -86,7 +92,7 @@ def _load(m: Recorder, s: Rows) -> None:
 
 @recorded
 def _normalise(m: Recorder, s: Rows) -> None:
-    """One meeting a row: warps that are ahead write the sums of the next row to the other place."""
+    """One meeting per row suffices: warps that are ahead write the next row's sums to the other place."""
     held, factors = s.held, s.factors
     leaf.read_weight(m, factors, s.weight)
     for it in range(s.count):

@@ -1,9 +1,9 @@
-"""What the test DSL has in place of hardware: shared storage, mbarriers, and a turn for each role."""
+"""The test DSL's substitute for hardware: shared storage, mbarriers, and a scheduler of roles."""
 
 import torch
 
 ROUNDS = 10_000
-"""Turns after which roles are taken to wait for one another."""
+"""Turns after which the roles are considered deadlocked."""
 
 
 def storage(stages, shape):
@@ -11,7 +11,7 @@ def storage(stages, shape):
 
 
 class Barrier:
-    """An mbarrier: a phase ends when `count` threads have arrived and every byte that was announced has landed."""
+    """An mbarrier: its phase ends when `count` threads have arrived and every expected byte has landed."""
 
     def __init__(self, count):
         self.count, self.arrived, self.bytes, self.phase = count, 0, 0, 0
@@ -45,7 +45,7 @@ def meet(meetings, number, total, threads):
 
 
 def run(roles):
-    """Every role of a CTA to its end, one after the other between waits."""
+    """Run every role of a CTA to its end, switching between roles at waits."""
     left = list(roles)
     for _ in range(ROUNDS):
         left = [role for role in left if next(role, "done") != "done"]
