@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .._discover import later
 from ..errors import DeclarationError, ScheduleError
 from . import text as t
+from .addresses import Peered, PeerPlace, Place, elements
 from .arithmetic import FLOATS, is_wide, number, wide
 from .fragments import held
 from .lang import Schedule, Space
@@ -43,75 +44,6 @@ else:
 def _begin(name: str) -> str:
     """The key, in the scope of threads, of the element at which part of an array begins."""
     return f"begin of {name}"
-
-
-@dataclass(frozen=True)
-class Place:
-    """The address of an element for each thread: a tensor, or one per CTA of the group, and the indices."""
-
-    memory: Any
-    index: torch.Tensor
-    name: str = ""
-
-    def of(self, taken: torch.Tensor | None, count: int = 1) -> torch.Tensor:
-        """The indices of the threads `taken` (None: all), and 0 in the others.
-
-        `count` consecutive elements are accessed at each index.
-
-        Raises:
-            ScheduleError: an element is outside of the memory.
-        """
-        size = self.memory.numel() - (count - 1)
-        index = self.index if taken is None else torch.where(taken, self.index, 0)
-        least, most = torch.aminmax(index)
-        if int(least) < 0 or int(most) >= size:
-            raise ScheduleError(
-                f"memory {self.name} of a leaf",
-                expected=f"an index below {size}",
-                got=f"{int(least)} to {int(most)}",
-                fix="access only elements that exist",
-            )
-        return index
-
-
-class Peered:
-    """An operand that every rank holds: an index past this rank's elements reaches another rank's elements.
-
-    Args:
-        own: this rank's.
-        each: every rank's, of the same shape and strides.
-        distances: how many bytes from this rank's each lies.
-    """
-
-    def __init__(self, own: torch.Tensor, each: list[torch.Tensor], distances: list[int]) -> None:
-        self.shape, self.stride, self.dim = own.shape, own.stride, own.dim
-        self.memory = torch.cat([elements(tensor) for tensor in each])
-        self.size = elements(own).numel()
-        self.firsts = [distance // own.element_size() for distance in distances]
-
-
-@dataclass(frozen=True)
-class PeerPlace(Place):
-    """Where elements lie on any rank."""
-
-    peered: Any = None
-
-    def of(self, taken: torch.Tensor | None, count: int = 1) -> torch.Tensor:
-        peered: Peered = self.peered
-        found = torch.full_like(self.index, -1)
-        for rank, first in enumerate(peered.firsts):
-            inside = (self.index >= first) & (self.index + count <= first + peered.size)
-            found = torch.where(inside, self.index - first + rank * peered.size, found)
-        if taken is not None:
-            found = torch.where(taken, found, 0)
-        if bool((found < 0).any()):
-            raise ScheduleError(
-                f"memory {self.name} of a leaf",
-                expected=f"an index of {len(peered.firsts)} ranks' {peered.size} elements",
-                got=f"{int(self.index[found < 0][0])} elements from this rank's first",
-                fix="go by the distances of the ranks, and touch what is there only",
-            )
-        return found
 
 
 @dataclass(frozen=True)
@@ -299,14 +231,6 @@ def _place(array: Array, index: Iterable[Value]) -> Callable[[Threads], Place]:
         return Place(flat, at.spread(index_of(at)), array.name)
 
     return place
-
-
-def elements(memory: torch.Tensor) -> torch.Tensor:
-    """Memory as a flat tensor, with the gaps between rows that are not contiguous."""
-    if memory.is_contiguous():
-        return memory.view(-1)
-    reach = sum((extent - 1) * step for extent, step in zip(memory.shape, memory.stride(), strict=True))
-    return memory.as_strided((reach + 1,), (1,))
 
 
 def _block(statements: Iterable[t.Statement]) -> Step:
