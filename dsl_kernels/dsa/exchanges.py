@@ -5,7 +5,7 @@ symmetric memory and copies its peers' buffers beside its own; by `direct` the k
 itself behind the barrier, which saves a launch, and the bytes that it does not use.
 
 The figures are a model. What collectives and the copy take is fitted to steps of two and four H200 of one host (2026-11-28,
-docs/parallel.md); what the direct way takes follows from the copy's and was not measured yet. Of a kernel's own work only
+docs/parallel.md); what the direct way takes follows from the copy's; docs/parallel.md has its measured steps. Of a kernel's own work only
 what it reads from peers counts: the merging kernels do the same either way.
 """
 
@@ -22,7 +22,7 @@ COLLECTIVES, COPY, DIRECT = WAYS = ("collectives", "copy", "direct")
 # on, and one of LARGE_GATHER_RATE from LARGE_GATHER_US on. Rates are bytes a microsecond.
 GATHER_US, GATHER_FREE, GATHER_RATE = 8.0, 512 << 10, 50e3
 LARGE_GATHER_US, LARGE_GATHER_RATE = 20.0, 230e3
-# A barrier of symmetric memory, and the copy behind it with its launch.
+# A barrier of symmetric memory, and the copy after it with its launch.
 BARRIER_US, COPY_US = 3.0, 3.0
 # What the first bytes from a peer take longer than from this GPU's memory.
 LATENCY_US = 1.5

@@ -49,7 +49,7 @@ class Peered:
     Args:
         own: this rank's.
         each: every rank's, of the same shape and strides.
-        distances: how many bytes from this rank's each lies.
+        distances: how many bytes each rank's tensor is from this rank's.
     """
 
     def __init__(self, own: torch.Tensor, each: list[torch.Tensor], distances: list[int]) -> None:
@@ -61,7 +61,7 @@ class Peered:
 
 @dataclass(frozen=True)
 class PeerPlace(Place):
-    """Where elements lie on any rank."""
+    """The address of an element on any rank."""
 
     peered: Any = None
 
