@@ -21,7 +21,7 @@ from dsl_kernels.arch import ARCHS
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-FOLDERS = ("codegen", "dsl_kernels", "examples", "generated", "templates", "tests")
+FOLDERS = ("benchmarks", "codegen", "dsl_kernels", "examples", "generated", "templates", "tests")
 OP = "row_softmax"
 PYTEST = ("-m", "pytest", "-q", "-rA", "--tb=no", "-n", "0", "-p", "no:cacheprovider")
 
