@@ -236,16 +236,18 @@ def take_last_queries(
     of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(head) * q_nope_stride_1 + 5 * PANEL
     for i in cutlass.range_constexpr(HALF // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+    own = scalars.anew(thread)
     for i in cutlass.range_constexpr(PANEL // 8):
-        item = i * 128 + thread
+        item = i * 128 + own
         of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(
             head0 + item // (PANEL * 128 // HALF // 8)
         ) * q_nope_stride_1 + (5 * PANEL + HALF)
         cute.autovec_copy(
             warps.group(of_head, 8, item % (PANEL * 128 // HALF // 8)), warps.few(latent, i * 8, 8)
         )
+    own = scalars.anew(thread)
     for i in cutlass.range_constexpr(PANEL // 2 // 8):
-        item = i * 128 + thread
+        item = i * 128 + own
         of_head = q_pe + Int64(row) * q_pe_stride_0 + Int64(
             head0 + item // (PANEL // 2 * 128 // HALF // 8)
         ) * q_pe_stride_1

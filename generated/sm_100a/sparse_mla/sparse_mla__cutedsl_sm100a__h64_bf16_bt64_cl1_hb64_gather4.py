@@ -257,16 +257,18 @@ def take_more_queries(
     of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(head) * q_nope_stride_1 + (5 * PANEL + PANEL)
     for i in cutlass.range_constexpr(PANEL // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_1, i * 8, 8))
+    own = scalars.anew(thread)
     for i in cutlass.range_constexpr(PANEL // 2 // 8):
-        item = i * 128 + thread
+        item = i * 128 + own
         of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(
             item // (PANEL // 2 * 128 // HALF // 8)
         ) * q_nope_stride_1 + (5 * PANEL + 2 * PANEL)
         cute.autovec_copy(
             warps.group(of_head, 8, item % (PANEL // 2 * 128 // HALF // 8)), warps.few(latent, i * 8, 8)
         )
+    own = scalars.anew(thread)
     for i in cutlass.range_constexpr(PANEL // 2 // 8):
-        item = i * 128 + thread
+        item = i * 128 + own
         of_head = q_pe + Int64(row) * q_pe_stride_0 + Int64(
             item // (PANEL // 2 * 128 // HALF // 8)
         ) * q_pe_stride_1

@@ -12,6 +12,7 @@ from typing import Any
 
 from ....device.torch import fragment
 from ....device.torch.fragment import load_columns, row_most, row_sum, scale_pair, store_columns
+from ....device.torch.scalars import anew
 from ....device.torch.warps import any_lane, exp2
 from ....problems.layouts import LATENT_DIM
 from ....tile.counting import moves
@@ -53,8 +54,10 @@ def _take_panel(m, held, q, row, head0, first):
 def _take_part(m, held, q, row, head0, first):
     """Some dims of all of the CTA's heads, as many pieces of eight a thread as it has registers for."""
     pieces = held.size * THREADS // HALF // 8
+    # Found for each query: kept for all of them, places take registers from the panels in flight.
+    thread = named("own", anew(m.thread))
     for i in unrolled(held.size // 8):
-        item = i * THREADS + m.thread
+        item = i * THREADS + thread
         of_head = q.row("of_head", (row, head0 + item // pieces), first=first)
         of_head.read(held.group(i * 8, 8), item % pieces)
 
