@@ -25,8 +25,10 @@ BLOCK = 8
 """Tokens of one maximum. The tokens of a unit of the cache are a multiple of this."""
 
 UNIT = "(block_size if block_size > 0 else page_size)"
-"""Tokens of a table entry's unit, as an expression over the sizes of a call. Kernels get the size of a block
-or a page."""
+"""Tokens of a table entry's unit, as an expression over the sizes of a call.
+
+Kernels get the size of a block or a page.
+"""
 SPARE_BYTE = 255
 
 
@@ -50,8 +52,10 @@ def _flag(name: str, doc: str) -> OperandSpec:
 
 
 def operands(heads: tuple[str, ...], skip: OperandSpec) -> tuple[OperandSpec, ...]:
-    """The operands of the form. `heads` are the rules for heads and dims, `skip` is the operand
-    skip_below."""
+    """The operands of the form.
+
+    `heads` are the rules for heads and dims, `skip` is the operand skip_below.
+    """
     return (
         OperandSpec(
             "q", ("b", "next_n", "index_heads", "index_dim"), "float8_e4m3", strides=axis_strides("q", "bnh"),

@@ -11,8 +11,7 @@ def ceildiv(count, size):
 
 
 def share_begin(total, part, parts):
-    """First unit of share `part` of `parts` shares of `total` units; the sizes of shares differ by at most
-    one."""
+    """First unit of share `part`, of `parts` shares of `total` units whose sizes differ by at most one."""
     return part * Int32(Uint32(total) // parts) + cutlass.min(part, Int32(Uint32(total) % parts))
 
 
@@ -22,15 +21,17 @@ def share_size(total, part, parts):
 
 
 def quotient(count, size):
-    """The floor of count / size, for a count below 2**21. Floats give it exactly, in four instructions and a
-    reciprocal."""
+    """The floor of count / size, for a count below 2**21.
+
+    Floats give it exactly, in four instructions and a reciprocal.
+    """
     return Int32((Float32(count) + 0.5) * cute.arch.rcp_approx(Float32(size)))
 
 
 def shuffle_length(length, lane):
-    """A lane's own length. ptxas would move a comparison of the length, and the wait for it, before the other
-    loads.
+    """A lane's own length.
 
-    It moves no shuffle.
+    ptxas would move a comparison of the length, and the wait for it, before the other loads. It moves no
+    shuffle.
     """
     return cute.arch.shuffle_sync(length, lane)

@@ -32,8 +32,7 @@ shuffle_length = Function("shuffle_length", "int32", lambda length, lane: length
 share_begin = Function(
     "share_begin", "int32", lambda total, part, parts: part * (total // parts) + _least(part, total % parts)
 )
-"""First unit of share `part` of `parts` shares of `total` units; the sizes of shares differ by at most
-one."""
+"""First unit of share `part`, of `parts` shares of `total` units whose sizes differ by at most one."""
 
 share_size = Function(
     "share_size",

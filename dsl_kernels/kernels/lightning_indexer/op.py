@@ -188,8 +188,7 @@ def _by_row(name: str, tensor: torch.Tensor, b: int, next_n: int) -> torch.Tenso
 
 
 def _kind(q: torch.Tensor, out: torch.Tensor | None, rank: int) -> str:
-    """The kind of form that takes queries and scores of these sizes and dtypes; "plain" where no form
-    does."""
+    """The kind of form that takes queries and scores of these sizes and dtypes, or "plain"."""
     if not isinstance(q, torch.Tensor) or q.dim() != rank:
         return "plain"
     if isinstance(out, torch.Tensor) and out.dtype == torch.bfloat16:

@@ -19,8 +19,7 @@ def ceildiv(count, size):
 
 
 def share_begin(total, part, parts):
-    """First unit of share `part` of `parts` shares of `total` units; the sizes of shares differ by at most
-    one."""
+    """First unit of share `part`, of `parts` shares of `total` units whose sizes differ by at most one."""
     return part * T.truncdiv(total, parts) + T.min(part, T.truncmod(total, parts))
 
 
@@ -65,8 +64,10 @@ def find_share(
     seq: T.Ref, tile: T.Ref, need: T.Ref, turns: T.Ref, step: T.Ref, seq_lens, b, next_n, skip_below, keys,
     cta, ctas, lane
 ):  # fmt: skip
-    """This macro has no case for one sequence, unlike the leaf's text: with TileLang's division that case
-    costs more than it saves."""
+    """This macro has no case for one sequence, unlike the leaf's text.
+
+    With TileLang's division that case costs more than it saves.
+    """
     tiles = T.alloc_var("int32", init=0)
     total = T.alloc_var("int32", init=0)
     longest = T.alloc_var("int32", init=0)
@@ -123,8 +124,7 @@ def keys_to_score(need: T.Ref, seq_lens, b, next_n, skip_below, seq):
 
 @T.macro
 def next_tile(fresh: T.Ref, it, seq: T.Ref, tile: T.Ref, need: T.Ref, seq_lens, b, next_n, skip_below, keys):
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
-    score.
+    """Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to score.
 
     `fresh` says whether the tile is the first one of its sequence in this share.
     """

@@ -1,5 +1,4 @@
-"""Texts of the FP8 lightning indexer's leaves for tcgen05: a tile of 128 keys, one key per thread in the
-epilogue."""
+"""Texts of the FP8 lightning indexer's leaves for tcgen05: a tile of 128 keys, one key per thread."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def load_lengths(
     m: LeafRecorder, length: Registers[Int32], seq_lens: Global[Int32], seq: Int32, next_n: Int32,
     skip_below: Int32,
 ) -> None:  # fmt: skip
-    """Lane i keeps the number of keys to score of query i: 0 past next_n and for a row that selection takes
-    whole."""
+    """Lane i reads the keys to score of query i: 0 past next_n and for a row that selection takes whole."""
     query = m.thread % WARP
     length[0] = 0
     if query < next_n:
@@ -72,8 +70,7 @@ def store_query(
     m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
     length: Registers[Int32], seq: Int32, query: Int32, next_n: Int32, key: Int32,
 ) -> None:  # fmt: skip
-    """Store the logit of this thread's key and one query, times the key's scale, if the query has that
-    key."""
+    """Store the logit of this thread's key and a query, times the key's scale, if the query has the key."""
     at = key + m.thread
     if at < shuffle(length[0], query):
         logits.row("row_of_query", (seq, query))[at] = logit[0] * scale[0]
@@ -103,8 +100,7 @@ def store_row(
     m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
     begin: Registers[Int32], size: Registers[Int32], j: int, row: Int32, key: Int32, compressed: Int32 | None,
 ) -> None:  # fmt: skip
-    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has that
-    key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
 
     `j` is the number of the row in its group.
     """

@@ -82,16 +82,17 @@ def read_scales(
 def read_block_scales(
     m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32], apart: int,
 ) -> None:  # fmt: skip
-    """Read the scale of this thread's key of a product of one query. Copies of 8 keys are `apart` floats
-    apart."""
+    """Read the scale of this thread's key of a product of one query.
+
+    Copies of 8 keys are `apart` floats apart.
+    """
     key = _key(m.thread, 1)
     scale[0] = key_scales[key // BLOCK * apart + key % BLOCK]
 
 
 @recorded
 def _head_sum(m, acc, weight, row, query, pairs):
-    """This thread's part of sum_h w_h * max(s_h, 0) for its key `row` (0 or 1) and one query of the
-    product."""
+    """This thread's part of sum_h w_h * max(s_h, 0) for its key `row` (0 or 1) and a query of the product."""
     total: Float32 = named(f"total_{row}_{query}", 0.0)
     for pair in unrolled(pairs):
         for column in range(2):
@@ -113,8 +114,7 @@ def weigh(
     upper = m.thread // 2 % 2 == 1 if each > 1 else False
 
     def dealt(low, high, takes_high, distance):
-        """The sums of two values over a pair of lanes: a lane that `takes_high` gets the sum of the second
-        value."""
+        """The sums of two values over a pair of lanes. A lane that `takes_high` gets the second sum."""
         return select(takes_high, high, low) + exchange(select(takes_high, low, high), distance)
 
     sums = [[_head_sum(m, acc, weight, row, query, heads // 8) for query in range(each)] for row in range(2)]
@@ -143,8 +143,7 @@ def read_query_lengths(
     m: LeafRecorder, length: Registers[Int32], seq_lens: Global[Int32], seq: Int32, query: Int32, each: int,
     next_n: Int32, skip_below: Int32,
 ) -> None:  # fmt: skip
-    """Read the number of keys to score of this thread's query: 0 past next_n and for a row that selection
-    takes whole."""
+    """Read the keys to score of this thread's query: 0 past next_n and for a row that is taken whole."""
     own = query + _query(m.thread, each)
     found: Int32 = 0
     if own < next_n:

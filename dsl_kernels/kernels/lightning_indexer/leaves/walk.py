@@ -184,8 +184,7 @@ def next_tile(
     m: LeafRecorder, fresh: Sets[Boolean], it: Int32, seq: Changes[Int32], tile: Changes[Int32],
     need: Changes[Int32], seq_lens: Global[Int32], b: Int32, next_n: Int32, skip_below: Int32, keys: int,
 ) -> None:  # fmt: skip
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
-    score.
+    """Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to score.
 
     `fresh` says whether the tile is the first one of its sequence in this share.
     """
@@ -214,8 +213,7 @@ def grain_entries(
     m: LeafRecorder, entry: Sets[Int32], place: Sets[Int32], block_table: Global[Int32], row: Int32,
     first: Int32, step: Int32, grains: int, last: Int32, page_size: Int32,
 ) -> None:  # fmt: skip
-    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys in
-    the page.
+    """Like `table_entries`, read an entry per lane for 16 keys, with the place of these keys in the page.
 
     The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16 keys
     reads the entry of that group.
@@ -271,8 +269,7 @@ def entry_of(m: LeafRecorder, page: Sets[Int32], entry: Int32, place: Int32) -> 
 
 @recorded
 def window_of(m, k_start, k_end, row, s, skv, skip_below):
-    """[begin, end) of a row's keys; `end` is 0 for a row past the last one and for a row that selection takes
-    whole."""
+    """[begin, end) of a row's keys; `end` is 0 for rows past the last one or that selection takes whole."""
     last_row = minimum(row, s - 1)
     first_key = maximum(k_start[last_row], 0)
     end_key = minimum(k_end[last_row], skv)

@@ -59,8 +59,10 @@ START_TILES, SPLITS = 2, 8
 
 
 class Kernel(Names):
-    """Pipelines, operands, sizes, scalars and buffers of scoring. The schedule decides which buffers
-    exist."""
+    """Pipelines, operands, sizes, scalars and buffers of scoring.
+
+    The schedule decides which buffers exist.
+    """
 
     keys: Channel
     queries: Channel
@@ -170,8 +172,10 @@ def input_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]:
 def inputs(
     k: SimpleNamespace, readers: tuple[Reader, ...], query_stages: int = 1, rounds: str = "loop"
 ) -> tuple[Pipeline, ...]:
-    """Rings of key tiles and of queries. A decode uses a query slot per sequence, a prefill uses one slot
-    once."""
+    """Rings of key tiles and of queries.
+
+    A decode uses a query slot per sequence, a prefill uses one slot once.
+    """
     return (
         Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
         Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, query_stages, rounds),
@@ -186,8 +190,7 @@ def rows_map(
     box: tuple[int, ...],
     dim: str = "128",
 ) -> TensorMap:
-    """Boxes of rows of 128 bytes, along axes of `extents` rows with strides of `strides` bytes, innermost
-    first.
+    """Boxes of rows of 128 bytes, along axes of `extents` rows and `strides` bytes, innermost first.
 
     Zeros fill a row of fewer than 128 bytes, where `dim` says so.
     """
@@ -265,8 +268,7 @@ def blackwell_groups(k: SimpleNamespace) -> tuple[int, int, int]:
 
 
 def blackwell_registers(role: str, columns: int, weights: int, **more: int) -> tuple[Buffer, ...]:
-    """Registers of a thread of a scoring role: a key, `columns` scores, `weights` weights of a query, `more`
-    int32."""
+    """Registers of a scoring thread: a key, `columns` scores, `weights` weights of a query, `more` int32."""
     g = role.removeprefix("score_")
     floats = {"dots": columns, "weight": weights, "scale": 1, "logit": 1}
     return tuple(
@@ -278,8 +280,10 @@ def blackwell_registers(role: str, columns: int, weights: int, **more: int) -> t
 
 @recorded
 def weigh_row(m: Recorder, logit: View, dots: View, weight: View, head_weights: View, first: Value) -> None:
-    """Blackwell: the logit of each thread's key and a row. The row's weights begin at `first` in shared
-    memory."""
+    """Blackwell: the logit of each thread's key and a row.
+
+    The row's weights begin at `first` in shared memory.
+    """
     held = min(WEIGHTS, m.k.heads)
     for part in range(m.k.heads // held):
         sm100.load_weights(m, weight, head_weights, first + part * held)

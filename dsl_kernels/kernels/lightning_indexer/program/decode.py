@@ -264,8 +264,7 @@ def _reach(m: Recorder, s: Share) -> Value:
 
 @recorded
 def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
-    """Read page-table entries of a row up to entry `last`: for the current tile and the tiles after it,
-    `step` apart."""
+    """Read page-table entries up to `last`, for the current tile and the tiles after it, `step` apart."""
     _read_first(m, s, row, s.tile, step, last)
     _read_ahead(m, s, row, step, last)
 

@@ -130,8 +130,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
 
 
 class Block(State, Kernel):
-    """A block of query rows of a prefill, from `row` on, and the `turns` key tiles of its split, from `first`
-    on."""
+    """A block of query rows of a prefill from `row` on, and `turns` key tiles from `first` on."""
 
     row: Int32
     first: Int32
