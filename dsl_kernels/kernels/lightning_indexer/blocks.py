@@ -1,7 +1,9 @@
-"""Scoring of a decode by blocks of tokens: lists of blocks in place of pages, the greatest score of each 8, scales of a byte.
+"""Decode scoring by blocks of tokens.
 
-A row's entries name units of the cache: pages, or blocks of a few tokens, which another selection has chosen. Its scores
-are those of the tokens of these units, one unit after the other.
+The table may list blocks in place of pages, scales may be UE8M0 bytes, and the kernel can write the greatest
+score of each 8 keys. A row's entries name units of the cache: pages, or blocks of a few tokens that an
+earlier selection has chosen. The row's scores are the scores of the tokens of these units, one unit after the
+other.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ else:
     torch = later("torch", globals())
 
 BLOCK = 8
-"""Tokens whose greatest score is written; a unit of the cache has a whole number of so many."""
+"""Tokens of one maximum. The tokens of a unit of the cache are a multiple of this."""
 
 UNIT = "(block_size if block_size > 0 else page_size)"
-"""Tokens that an entry of the table names, as an expression over the sizes of a call; kernels are given a block's or a page's."""
+"""Tokens of a table entry's unit, as an expression over the sizes of a call.
+
+Kernels get the size of a block or a page.
+"""
 SPARE_BYTE = 255
 
 
@@ -47,7 +52,10 @@ def _flag(name: str, doc: str) -> OperandSpec:
 
 
 def operands(heads: tuple[str, ...], skip: OperandSpec) -> tuple[OperandSpec, ...]:
-    """The operands of the form; `heads` are the rules of heads and dims, `skip` the rows that are not scored."""
+    """The operands of the form.
+
+    `heads` are the rules for heads and dims, `skip` is the operand skip_below.
+    """
     return (
         OperandSpec(
             "q", ("b", "next_n", "index_heads", "index_dim"), "float8_e4m3", strides=axis_strides("q", "bnh"),
@@ -56,13 +64,14 @@ def operands(heads: tuple[str, ...], skip: OperandSpec) -> tuple[OperandSpec, ..
         OperandSpec(
             "k_cache", ("pages", "page_bytes"), "uint8", row_stride="k_cache_stride",
             requires=(
-                f"page_size >= {BLOCK}", f"page_size % {BLOCK} == 0", "page_bytes == page_size * (index_dim + 4)",
+                f"page_size >= {BLOCK}", f"page_size % {BLOCK} == 0",
+                "page_bytes == page_size * (index_dim + 4)",
             ),
             doc="paged keys: page_size x index_dim e4m3, then page_size scales of four bytes",
         ),
         OperandSpec(
-            "weights", ("rows", "index_heads"), "float32", row_stride="weights_stride", requires=("rows == b * next_n",),
-            doc="per-head weights of each row, may be negative",
+            "weights", ("rows", "index_heads"), "float32", row_stride="weights_stride",
+            requires=("rows == b * next_n",), doc="per-head weights of each row, may be negative",
         ),
         OperandSpec(
             "seq_lens", ("b", "next_n"), "int32", row_stride="seq_lens_stride", align=4, longest="max_len",
@@ -72,16 +81,16 @@ def operands(heads: tuple[str, ...], skip: OperandSpec) -> tuple[OperandSpec, ..
         OperandSpec(
             "block_table", ("lines", "max_pages"), "int32", row_stride="block_table_stride", align=4,
             requires=("lines == ceildiv(b, sharing)",),
-            doc="units of the cache: ids of pages, or of blocks counted through all pages; row r has line r // sharing",
+            doc="ids of units: pages, or blocks numbered across pages; row r has line r // sharing",
             values=(Values("units of the cache in the entries that a length reaches", _wrong_units),),
         ),
         OperandSpec(
-            "logits", ("b", "next_n", "stride"), "float32", "out", strides=axis_strides("logits", "bn"), align=4,
-            argument="out", sizes={"stride": f"max_pages * {UNIT}"}, of_nothing=-math.inf,
+            "logits", ("b", "next_n", "stride"), "float32", "out", strides=axis_strides("logits", "bn"),
+            align=4, argument="out", sizes={"stride": f"max_pages * {UNIT}"}, of_nothing=-math.inf,
             doc="scores; columns at and beyond the length stay as they were",
         ),
         skip,
-        OperandSpec("page_size", (), "int32", "scalar", doc="tokens a page"),
+        OperandSpec("page_size", (), "int32", "scalar", doc="tokens per page"),
         OperandSpec(
             "block_size", (), "int32", "scalar", doc="tokens of a block that the table names, or of a page",
             requires=("block_size > 0", "page_size % block_size == 0", f"block_size % {BLOCK} == 0"),
@@ -90,11 +99,13 @@ def operands(heads: tuple[str, ...], skip: OperandSpec) -> tuple[OperandSpec, ..
         _flag("mx", "1: a scale is a power of two as four equal bytes (UE8M0); 0: a float32"),
         _flag("has_maxima", "1: maxima are written"),
         OperandSpec(
-            "maxima", ("maxima_rows", "maxima_columns"), "float32", "out", row_stride="maxima_stride", align=4,
-            default=-math.inf, sizes={"maxima_rows": "1", "maxima_columns": "1"}, of_nothing=-math.inf,
+            "maxima", ("maxima_rows", "maxima_columns"), "float32", "out", row_stride="maxima_stride",
+            align=4, default=-math.inf, sizes={"maxima_rows": "1", "maxima_columns": "1"},
+            of_nothing=-math.inf,
             requires=(
                 "maxima_rows == b * next_n or has_maxima == 0",
-                f"maxima_columns * {BLOCK} >= max_pages * block_size or maxima_columns * {BLOCK} >= stride or has_maxima == 0",
+                f"maxima_columns * {BLOCK} >= max_pages * block_size or maxima_columns * {BLOCK} >= stride"
+                " or has_maxima == 0",
             ),
             doc=f"the greatest score of each {BLOCK} keys; columns past the last key's stay as they were",
         ),
@@ -102,7 +113,7 @@ def operands(heads: tuple[str, ...], skip: OperandSpec) -> tuple[OperandSpec, ..
 
 
 def make(p: Mapping[str, Any], draw: Any, generator: torch.Generator) -> dict[str, Any]:
-    """Inputs: `draw` gives queries and weights of rows, heads, and dims."""
+    """The inputs of a workload; `draw` gives queries and weights for rows, heads and dims."""
     device, dim, page = generator.device, p.get("index_dim", INDEX_DIM), p["page_size"]
     unit, sharing = p.get("block_size") or page, p.get("sharing", 1)
     lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
@@ -142,13 +153,13 @@ def keys_of(inputs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def power_of(scale: torch.Tensor) -> torch.Tensor:
-    """What bytes are as UE8M0: powers of two, and NaN for 255."""
+    """UE8M0 bytes as float32: powers of two, and NaN for 255."""
     powers = torch.exp2(scale.double() - 127)
     return torch.where(scale == SPARE_BYTE, torch.nan, powers).float()
 
 
 def tokens_of(inputs: Mapping[str, Any], row: int, length: int) -> torch.Tensor:
-    """Where the first `length` keys of a row lie among all tokens of the cache."""
+    """The places of the first `length` keys of a row among all tokens of the cache."""
     unit = inputs["block_size"]
     entries = inputs["block_table"][row // inputs["sharing"], : -(-length // unit)].long()
     places: torch.Tensor = entries[:, None] * unit + torch.arange(unit, device=entries.device)

@@ -1,4 +1,4 @@
-"""Functions of the FP8 lightning indexer's leaves: how key tiles are dealt to CTAs."""
+"""CuTe DSL's functions for the FP8 lightning indexer's leaves: how CTAs share key tiles."""
 
 import cutlass
 import cutlass.cute as cute
@@ -6,12 +6,12 @@ from cutlass import Float32, Int32, Uint32
 
 
 def ceildiv(count, size):
-    """Both positive or zero; unsigned, which costs no sign fix-up."""
+    """The ceiling of count / size, both not negative. Unsigned division needs no correction of signs."""
     return Int32((Uint32(count) + Uint32(size - 1)) // Uint32(size))
 
 
 def share_begin(total, part, parts):
-    """First unit of share `part` when `total` units are dealt to `parts` shares, sizes within one."""
+    """First unit of share `part`, of `parts` shares of `total` units whose sizes differ by at most one."""
     return part * Int32(Uint32(total) // parts) + cutlass.min(part, Int32(Uint32(total) % parts))
 
 
@@ -21,10 +21,17 @@ def share_size(total, part, parts):
 
 
 def quotient(count, size):
-    """Of a count below 2**21, in floats: exact, in four instructions and a reciprocal."""
+    """The floor of count / size, for a count below 2**21.
+
+    Floats give it exactly, in four instructions and a reciprocal.
+    """
     return Int32((Float32(count) + 0.5) * cute.arch.rcp_approx(Float32(size)))
 
 
 def shuffle_length(length, lane):
-    """ptxas moves a comparison of the length, and the wait for it, in front of the other loads; it moves no shuffle."""
+    """A lane's own length.
+
+    ptxas would move a comparison of the length, and the wait for it, before the other loads. It moves no
+    shuffle.
+    """
     return cute.arch.shuffle_sync(length, lane)

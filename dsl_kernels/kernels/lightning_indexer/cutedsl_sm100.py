@@ -1,9 +1,11 @@
-"""Leaf maths of the indexer on tcgen05: a tile of 128 keys on M, query heads on N, one key a thread in the epilogue.
+"""CuTe DSL's functions for the indexer's leaves on tcgen05.
 
-The epilogue bounds this kernel when a key tile is scored against many queries. A (key, head) pair costs a relu and a
-multiply-add. Multiply-adds go in packed pairs. The relu is `max`, which the ALU does at half the rate of the FMA pipe;
-for a third of the pairs it is `x + |x|`, twice the relu, on the FMA pipe. Issue slots a pair fall from 2 to 1.5 and
-neither pipe holds the other up.
+A tile of 128 keys is on M, query heads are on N, and a thread of the epilogue has one key.
+
+The epilogue bounds this kernel when a key tile is scored against many queries. A (key, head) pair costs a
+relu and a multiply-add. Multiply-adds are packed in pairs. Two thirds of the pairs compute the relu as `max`,
+which the ALU does at half the rate of the FMA pipe. A third of the pairs compute `x + |x|`, twice the relu,
+on the FMA pipe. So a pair takes 1.5 issue slots instead of 2, and neither pipe stalls the other.
 """
 
 import cutlass.cute as cute
@@ -13,11 +15,14 @@ from cutlass._mlir.dialects import math as mlir_math
 from ...device.cutedsl.fragment_sm100 import read_tensor
 
 ON_FMA_PIPE = 3
-"""Every how many pairs of heads the relu is an addition."""
+"""One of so many pairs of heads computes its relu as an addition."""
 
 
 def read_scores(dots, tmem, first, heads, thread):
-    """The accumulators of this thread's key from column `first` on, `heads` at a time, or a power of two that divides them."""
+    """Read the accumulators of this thread's key from column `first` on.
+
+    A load takes `heads` columns, or the greatest power of two that divides them.
+    """
     step = heads & -heads
     for column in range(0, cute.size(dots), step):
         own = cute.make_tensor(dots.iterator + column, cute.make_layout(step))
@@ -26,7 +31,10 @@ def read_scores(dots, tmem, first, heads, thread):
 
 
 def weigh_one(logit, dots, query, weight, fresh):
-    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product; added unless the logit is `fresh`."""
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product.
+
+    The sum is added to the logit, or replaces it where the logit is `fresh`.
+    """
     heads = cute.size(weight)
     sums = _weighted_relu_sum([dots[query * heads + h] for h in range(heads)], weight, heads)
     logit[0] = sums if fresh else logit[0] + sums

@@ -1,4 +1,4 @@
-"""The forms of scoring: their operands, and what values these may have."""
+"""The forms of scoring: their operands, and the values that operands may have."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ else:
 
 PAGE = 64
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)
-# What the forms "any" take: pages and keys of multiples of so many tokens and dims, and at most so many heads and dims.
+# The forms "any" take pages of a multiple of GRAIN tokens, keys of a multiple of GRAIN dims, and at most
+# MOST_HEADS heads.
 GRAIN, MOST_HEADS = 16, 64
 MODES = ("decode", "prefill")
 SCORES = {"plain": "float32", "any": "float32", "any_bf16": "bfloat16", "blocks": "float32"}
-"""Dtype of the scores by kind of form; of "plain" the form is called by its mode alone. Prompts have no "blocks"."""
+"""Dtype of the scores by kind of form. A "plain" form has the name of its mode. Prefill has no "blocks"."""
 
 
 def form_of(mode: str, kind: str) -> str:
-    """The form of a mode, "decode" or "prefill", and a kind."""
+    """The name of the form of a mode ("decode" or "prefill") and a kind."""
     return mode if kind == "plain" else f"{mode}_{kind}"
 
 
@@ -81,7 +82,7 @@ _DECODE_SIZES = (
         "block_table",
         ("b", "max_pages"),
         "int32",
-        doc="page ids; entries past ceil(len / 64) are never followed",
+        doc="page ids; kernels do not follow entries past ceil(len / 64)",
         row_stride="block_table_stride",
         align=4,
         values=(Values("page ids from 0 to pages - 1 in the first ceil(len / 64) entries", _wrong_pages),),
@@ -135,7 +136,7 @@ DECODE = (
 
 
 def _of_any_page(spec: OperandSpec) -> OperandSpec:
-    """Lengths and tables as pages of `page_size` tokens have them."""
+    """The operand for pages of 64, reworded for pages of `page_size` tokens."""
     words = {"64 * max_pages": "page_size * max_pages", "len / 64": "len / page_size"}
     values = tuple(replace(rule, allowed=_reworded(rule.allowed, words)) for rule in spec.values)
     return replace(spec, doc=_reworded(spec.doc, words), values=values)
@@ -155,27 +156,28 @@ _ANY_HEADS = (
 
 
 def _decode_any(dtype: str) -> tuple[OperandSpec, ...]:
-    """Decode over pages of any size, with keys of any dims and any number of heads."""
+    """Operands of a decode over pages of any size, with keys of any dims and any number of heads."""
     return (
         OperandSpec(
-            "q", ("b", "next_n", "index_heads", "index_dim"), "float8_e4m3", strides=axis_strides("q", "bnh"), requires=_ANY_HEADS,
-            doc="queries; any q scale is folded into weights",
+            "q", ("b", "next_n", "index_heads", "index_dim"), "float8_e4m3", strides=axis_strides("q", "bnh"),
+            requires=_ANY_HEADS, doc="queries; any q scale is folded into weights",
         ),
         OperandSpec(
             "k_cache", ("pages", "page_bytes"), "uint8", row_stride="k_cache_stride",
             requires=(
-                f"page_size >= {GRAIN}", f"page_size % {GRAIN} == 0", "page_bytes == page_size * (index_dim + 4)",
+                f"page_size >= {GRAIN}", f"page_size % {GRAIN} == 0",
+                "page_bytes == page_size * (index_dim + 4)",
             ),
             doc="paged keys: page_size x index_dim e4m3, then page_size fp32 scales",
         ),
         OperandSpec(
-            "weights", ("rows", "index_heads"), "float32", row_stride="weights_stride", requires=("rows == b * next_n",),
-            doc="per-head weights of each query, may be negative",
+            "weights", ("rows", "index_heads"), "float32", row_stride="weights_stride",
+            requires=("rows == b * next_n",), doc="per-head weights of each query, may be negative",
         ),
         *map(_of_any_page, _DECODE_SIZES),
         _scores_of_steps(dtype, "page_size"),
         _SKIP,
-        OperandSpec("page_size", (), "int32", "scalar", doc="tokens a page"),
+        OperandSpec("page_size", (), "int32", "scalar", doc="tokens per page"),
     )  # fmt: skip
 
 
@@ -206,7 +208,7 @@ def _windows(wide: tuple[Values, ...] = ()) -> tuple[OperandSpec, ...]:
 
 
 def _scores_of_rows(dtype: str, doc: str, fits: str) -> OperandSpec:
-    """Scores of a prompt; `fits` says how wide rows have to be."""
+    """Scores of a prefill; `fits` is the rule for the width of rows."""
     return OperandSpec(
         "logits",
         ("s", "stride"),
@@ -236,24 +238,29 @@ PREFILL = (
 
 
 def _wide_windows(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    """Windows that are wider than a row of scores, which then begin with their first key."""
+    """The rows whose window is wider than a row of scores, where scores begin with the window's first key."""
     ends, starts = o["k_end"].long().clamp(max=dims["skv"]), o["k_start"].long().clamp(min=0)
     wide: torch.Tensor = (ends - starts > dims["stride"]) & (ends - starts > int(o.get("skip_below", 0)))
     return wide & (dims["compressed"] == 1)
 
 
 def _prefill_any(dtype: str) -> tuple[OperandSpec, ...]:
-    """Prefill with keys of any dims and any number of heads, and where scores may begin with a row's first key."""
+    """Operands of a prefill with keys of any dims and any number of heads.
+
+    A row's scores may begin with its first key.
+    """
     return (
         OperandSpec(
-            "q", ("s", "index_heads", "index_dim"), "float8_e4m3", strides=axis_strides("q", "sh"), requires=_ANY_HEADS
+            "q", ("s", "index_heads", "index_dim"), "float8_e4m3", strides=axis_strides("q", "sh"),
+            requires=_ANY_HEADS,
         ),
         OperandSpec("k", ("skv", "index_dim"), "float8_e4m3", row_stride="k_stride"),
         OperandSpec("k_scales", ("skv",), "float32"),
         OperandSpec("weights", ("s", "index_heads"), "float32", row_stride="weights_stride"),
         *_windows((Values("at most stride past k_start where compressed is 1", _wide_windows),)),
         _scores_of_rows(
-            dtype, "column j is key j, or where compressed is 1 key k_start + j; the others stay as they were",
+            dtype,
+            "column j is key j, or where compressed is 1 key k_start + j; other columns stay as they were",
             "stride >= skv or compressed == 1",
         ),
         _SKIP,

@@ -1,7 +1,7 @@
-"""Leaf maths of the FP8 lightning indexer, by name: what each leaf means, in torch.
+"""The arithmetic of the FP8 lightning indexer's leaves in torch, by name.
 
-Registers that the threads of a role hold in their own layouts are whole tiles here; a value that every lane has for
-itself is a tensor over the lanes.
+The threads of a role hold registers in layouts of their own; here these registers are whole tiles. A value
+with a copy per lane is a tensor over the lanes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ WARP = 32
 
 
 quotient = Function("quotient", "int32", lambda count, size: count // size)
-"""How often a size goes into a count below 2**21."""
+"""The floor of count / size, for a count below 2**21."""
 
 shuffle_length = Function("shuffle_length", "int32", lambda length, lane: length)
-"""A lane's own value, behind whatever stands before it: a compiler moves no shuffle."""
+"""A lane's own value. It keeps its place in the program, because a compiler moves no shuffle."""
 
 share_begin = Function(
     "share_begin", "int32", lambda total, part, parts: part * (total // parts) + _least(part, total % parts)
 )
-"""First unit of share `part` when `total` units are dealt to `parts` shares, sizes within one."""
+"""First unit of share `part`, of `parts` shares of `total` units whose sizes differ by at most one."""
 
 share_size = Function(
     "share_size",
@@ -69,7 +69,7 @@ def weigh_one(
 ) -> None:  # fmt: skip
     """logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
 
-    It is added to what the logit is unless that is `fresh`.
+    The sum is added to the logit, or replaces it where the logit is `fresh`.
     """
     heads = weight.shape[1]
     sums = (torch.relu(dots[:, query * heads : (query + 1) * heads]) * weight).sum(dim=1)

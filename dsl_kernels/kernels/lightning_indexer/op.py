@@ -14,7 +14,8 @@ from ...ops.workspace import Workspace
 from ...problems.layouts import INDEX_DIM
 from .problem import BLOCK, FEW_HEADS, GRAIN, PAGE, form_of, pages_of
 
-# Heads that kernels for pages of 64, 128 dims and scores in fp32 are built for, and the most queries a sequence of these.
+# The kernels of the form "plain" (pages of 64, 128 dims, scores in fp32) are built for these numbers of
+# heads. For each, the most queries per sequence.
 QUERIES_OF_HEADS = {64: 16, 32: 16, **dict.fromkeys(FEW_HEADS, 8)}
 
 
@@ -39,32 +40,38 @@ def lightning_indexer(
 ) -> torch.Tensor:
     """Score every cached key of each sequence: scale * sum_h w_h * relu(q_h . k).
 
-    Kernels of their own serve 8, 16, 24, 32 and 64 heads of 128 dims over pages of 64 that lie whole 128 bytes apart, with scores
-    in float32 and next_n up to 8, of 32 and 64 heads up to 16; others serve what else is taken. Those that serve
-    `block_size`, `scale_format="mx"` and `maxima` read the keys of a sequence once for each of its queries.
+    Specialised kernels serve 8, 16, 24, 32 and 64 heads of 128 dims, pages of 64 tokens whose stride is a
+    multiple of 128 bytes, scores in float32, and next_n up to 8 (up to 16 with 32 or 64 heads). General
+    kernels serve the other sizes. The kernels for `block_size`, `scale_format="mx"` and `maxima` read the
+    keys of a sequence once for each of its queries.
 
     Args:
-        q: [b, next_n, heads, dim] float8_e4m3fn, 1 to 64 heads, dim a multiple of 16 up to 128, next_n 1 to 16; strides are any multiples of 16 elements.
-        k_cache: [pages, page_size, 1, dim + 4] bytes, block-planar (see `problems.layouts.pack_index_keys`), pages at any stride of
-            whole 16 bytes.
-        weights: [b, next_n, heads] or [b * next_n, heads] float32, of any sign; strides are any multiples of 4 elements, and
-            but for the kernels named above those of queries are alike throughout.
-        seq_lens: [b, next_n] int32, rows at any stride, or with one query a sequence [b]; keys that each query sees, 0 for padded rows; at most max_pages * page_size and at most
-            the stride of `out`. Kernels do not look: a longer one reads past the table and writes past the row.
-        block_table: [b, max_pages] int32, rows at any stride, ids of pages of `k_cache`; entries past ceil(len / page_size) are not followed.
-            Kernels do not look: any other id reads memory that is not the cache's.
-        page_size: tokens a page, a multiple of 16; of 8 for `block_size`, `scale_format="mx"` and `maxima`.
-        block_size: with a multiple of 8 that divides page_size, `block_table` names blocks of so many tokens in place of
-            pages, block n being tokens n * block_size to (n + 1) * block_size - 1 of all pages: [b, max_blocks], or a list for
-            each query, [b * next_n, max_blocks]. Column j of a query is token j of its blocks, and its length counts those.
-            What `topk_selector` chooses of `maxima`, with pages of page_size / 8, is such a list; and given it as a block
-            table with pages of 8, `topk_selector` names tokens of the cache.
-        scale_format: "float32", or "mx": a key's four bytes of scale are one UE8M0 byte four times, 2^(byte - 127), as
-            vLLM's cache for Blackwell has them. Kernels look at one of the four.
-        out: [b, next_n, stride] float32 or bfloat16 to write into, at any strides, by default float32 and a stride of
-            max_pages * page_size, or max_blocks * block_size. Must not overlap an input. Only float32 for `block_size`, `scale_format="mx"` and `maxima`.
-        maxima: [b, next_n, at least ceil(stride / 8)] float32 to write the greatest score of each 8 keys into; NaN does
-            not count. Columns past a row's last key are not written. Not written where left out.
+        q: [b, next_n, heads, dim] float8_e4m3fn, 1 to 64 heads, dim a multiple of 16 up to 128, next_n 1 to
+            16. Strides are multiples of 16 elements.
+        k_cache: [pages, page_size, 1, dim + 4] bytes, block-planar (see `problems.layouts.pack_index_keys`).
+            The stride of pages is a multiple of 16 bytes.
+        weights: [b, next_n, heads] or [b * next_n, heads] float32, of any sign. Strides are multiples of 4
+            elements. General kernels also need one stride for all queries of the batch.
+        seq_lens: [b, next_n] int32 with rows at any stride, or [b] with one query per sequence. The keys that
+            each query sees, 0 for padded rows; at most max_pages * page_size and at most the stride of `out`.
+            Kernels do not check this: a greater length reads past the table and writes past the row.
+        block_table: [b, max_pages] int32 with rows at any stride, ids of pages of `k_cache`. Kernels do not
+            follow entries past ceil(len / page_size). They do not check ids: any other id reads memory
+            outside the cache.
+        page_size: tokens per page, a multiple of 16; of 8 for `block_size`, `scale_format="mx"` and `maxima`.
+        block_size: 0, or a multiple of 8 that divides page_size. Then `block_table` names blocks of
+            block_size tokens in place of pages. Block n is tokens n * block_size to (n + 1) * block_size - 1
+            of all pages. The table is [b, max_blocks], or [b * next_n, max_blocks] with a list for each
+            query. Column j of a query is token j of its blocks, and the length of a query counts these
+            tokens. `topk_selector` makes such a list from `maxima`, with pages of page_size / 8. Given the
+            list as a block table with pages of 8, `topk_selector` names tokens of the cache.
+        scale_format: "float32", or "mx": the four bytes of a key's scale are four copies of one UE8M0 byte,
+            2^(byte - 127), as in vLLM's cache for Blackwell. Kernels read one of the four.
+        out: [b, next_n, stride] float32 or bfloat16 to write into, at any strides. The default is float32 and
+            a stride of max_pages * page_size, or max_blocks * block_size. Must not overlap an input. Only
+            float32 for `block_size`, `scale_format="mx"` and `maxima`.
+        maxima: [b, next_n, at least ceil(stride / 8)] float32. Kernels write the greatest score of each 8
+            keys here; NaN does not count. Columns past a row's last key are not written.
         skip_below: rows with at most this many keys are not scored (selection takes all of them).
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
@@ -82,8 +89,8 @@ def lightning_indexer(
         page_size = integer("page_size", page_size, 1, INT32_MAX)
     if block_size != 0 or scale_format != "float32" or maxima is not None:
         return _by_blocks(
-            q, k_cache, weights, seq_lens, block_table, page_size, block_size, scale_format, out, maxima, skip_below,
-            executor, variant, arch, workspace,
+            q, k_cache, weights, seq_lens, block_table, page_size, block_size, scale_format, out, maxima,
+            skip_below, executor, variant, arch, workspace,
         )  # fmt: skip
     kind, dim, step = _kind(q, out, 4), INDEX_DIM, INDEX_DIM
     static: dict[str, int] | None = None
@@ -108,11 +115,12 @@ SCALE_FORMATS = ("float32", "mx")
 
 
 def _by_blocks(
-    q: torch.Tensor, k_cache: torch.Tensor, weights: torch.Tensor, seq_lens: torch.Tensor, block_table: torch.Tensor,
-    page_size: int, block_size: int, scale_format: str, out: torch.Tensor | None, maxima: torch.Tensor | None, skip_below: int,
-    executor: str | None, variant: str | None, arch: str | None, workspace: Workspace | None,
+    q: torch.Tensor, k_cache: torch.Tensor, weights: torch.Tensor, seq_lens: torch.Tensor,
+    block_table: torch.Tensor, page_size: int, block_size: int, scale_format: str, out: torch.Tensor | None,
+    maxima: torch.Tensor | None, skip_below: int, executor: str | None, variant: str | None, arch: str | None,
+    workspace: Workspace | None,
 ) -> torch.Tensor:  # fmt: skip
-    """`lightning_indexer` of the form whose rows have one query each."""
+    """Run `lightning_indexer` in the form whose rows have one query each."""
     if not isinstance(scale_format, str) or scale_format not in SCALE_FORMATS:
         raise InvalidArgumentError(
             "scale_format", expected=" or ".join(map(repr, SCALE_FORMATS)), got=shown(scale_format),
@@ -129,7 +137,7 @@ def _by_blocks(
             "q", expected="[b, next_n, heads, dim]", got=f"shape {tuple(q.shape)}", fix="pass four axes"
         )
     b, next_n = q.shape[:2]
-    # A list for each query, or a line of the table for each sequence.
+    # The table has a line for each query, or a line for each sequence.
     sharing = 1 if block_size and len(block_table) == b * next_n else max(1, next_n)
     unit = block_size or page_size
     _require_unit(page_size, unit)
@@ -140,9 +148,10 @@ def _by_blocks(
         "has_maxima": int(maxima is not None),
     }  # fmt: skip
     operands: dict[str, Any] = {
-        "q": rows["q"], "k_cache": pages_of(k_cache, page_size, q.shape[-1], GRAIN), "weights": _by_query(weights, q),
-        "seq_lens": rows["seq_lens"], "block_table": block_table, "logits": rows.get("out"), "skip_below": skip_below,
-        "maxima": None if most is None else most[:, 0], **sizes,
+        "q": rows["q"], "k_cache": pages_of(k_cache, page_size, q.shape[-1], GRAIN),
+        "weights": _by_query(weights, q), "seq_lens": rows["seq_lens"], "block_table": block_table,
+        "logits": rows.get("out"), "skip_below": skip_below, "maxima": None if most is None else most[:, 0],
+        **sizes,
     }  # fmt: skip
     run("lightning_indexer", form_of("decode", "blocks"), operands, executor, variant, arch, workspace, sizes)
     scores: torch.Tensor = operands["logits"]
@@ -150,7 +159,7 @@ def _by_blocks(
 
 
 def _require_unit(page_size: int, unit: int) -> None:
-    """That entries of a table name whole blocks of a page."""
+    """Raise unless entries of a table name whole blocks of a page."""
     if page_size % unit or unit % BLOCK:
         name = "page_size" if page_size == unit else "block_size"
         raise InvalidArgumentError(
@@ -164,7 +173,7 @@ def _require_unit(page_size: int, unit: int) -> None:
 
 
 def _by_row(name: str, tensor: torch.Tensor, b: int, next_n: int) -> torch.Tensor:
-    """[b, next_n, ...] as [b * next_n, 1, ...]."""
+    """View [b, next_n, ...] as [b * next_n, 1, ...]."""
     if tensor.dim() > 1 and tensor.shape[:2] == (b, next_n):
         try:
             return tensor if next_n == 1 else tensor.view(b * next_n, 1, *tensor.shape[2:])
@@ -172,14 +181,14 @@ def _by_row(name: str, tensor: torch.Tensor, b: int, next_n: int) -> torch.Tenso
             pass
     raise InvalidArgumentError(
         name,
-        expected="the queries of q on its first two axes, [b, next_n, ...], all of them as far apart",
+        expected="the queries of q on its first two axes, [b, next_n, ...], at one stride",
         got=f"shape {tuple(tensor.shape)}, strides {tensor.stride()}",
-        fix="pass a tensor whose first two axes can be seen as one: call .contiguous()",
+        fix="pass a tensor whose first two axes can be viewed as one: call .contiguous()",
     )
 
 
 def _kind(q: torch.Tensor, out: torch.Tensor | None, rank: int) -> str:
-    """The kind of form that takes queries and scores of these sizes and dtypes; plain for what no form takes."""
+    """The kind of form that takes queries and scores of these sizes and dtypes, or "plain"."""
     if not isinstance(q, torch.Tensor) or q.dim() != rank:
         return "plain"
     if isinstance(out, torch.Tensor) and out.dtype == torch.bfloat16:
@@ -190,12 +199,12 @@ def _kind(q: torch.Tensor, out: torch.Tensor | None, rank: int) -> str:
 
 
 def _apart(k_cache: torch.Tensor) -> bool:
-    """Whether pages lie apart as kernels for pages of 64 do not take them."""
+    """Whether the stride of pages is one that kernels for pages of 64 refuse."""
     return isinstance(k_cache, torch.Tensor) and k_cache.dim() == 4 and k_cache.stride(0) % INDEX_DIM != 0
 
 
 def _by_query(weights: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Weights with a row a query."""
+    """Weights as one row per query."""
     if not isinstance(weights, torch.Tensor) or weights.dim() != 3:
         return weights
     if weights.shape[:2] == q.shape[:2]:
@@ -205,14 +214,14 @@ def _by_query(weights: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
             pass
     raise InvalidArgumentError(
         "weights",
-        expected="[b, next_n, heads] with the queries of q, all of them as far apart",
+        expected="[b, next_n, heads] with the queries of q, at one stride",
         got=f"shape {tuple(weights.shape)}, strides {weights.stride()}, with q {tuple(q.shape)}",
-        fix="pass weights whose first two axes can be seen as one: call .contiguous()",
+        fix="pass weights whose first two axes can be viewed as one: call .contiguous()",
     )
 
 
 def _by_sequence(weights: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Weights with a row a query, as those of each sequence."""
+    """Weights with one row per query, as [b, next_n, heads]."""
     require_dense("weights", weights)
     require_dense("q", q)
     rows = q.shape[:2] if q.dim() == 4 else (0, 0)
@@ -221,7 +230,7 @@ def _by_sequence(weights: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
             "weights",
             expected="[b, next_n, heads], or [b * next_n, heads], with the queries of q",
             got=f"shape {tuple(weights.shape)} with q {tuple(q.shape)}",
-            fix="make the operands agree",
+            fix="pass weights for the queries of q",
         )
     return weights.unflatten(0, rows)
 
@@ -243,29 +252,33 @@ def lightning_indexer_prefill(
     arch: str | None = None,
     workspace: Workspace | None = None,
 ) -> torch.Tensor:
-    """Score flat keys with a window of keys per query row.
+    """Score flat keys, with a window of keys for each query row.
 
     Args:
-        q: [s, heads, dim] float8_e4m3fn, heads and dim as `lightning_indexer`; strides are any multiples of 16 elements.
-        k, k_scales: [skv, dim] float8_e4m3fn, rows at any stride of whole 16 bytes, and [skv] float32.
-        weights: [s, heads] float32, rows at any stride of whole 16 bytes.
-        k_start, k_end: [s] int32, half-open window of each row. Keys before 0 and past skv do not count, and a window
-            that ends before it starts is empty.
-        compressed: a row's scores begin with its first key, k_start or key 0: column j is key k_start + j. Kernels do not
-            look whether a window is wider than `out`: they write past the row.
-        out: [s, stride] float32 or bfloat16 to write into, stride at least skv, or where `compressed` the widest window, and
-            rows as far apart as you like; by default float32, and skv rounded up to a multiple of 4. Must not overlap an input.
-        skip_below, executor, variant, arch, workspace: as `lightning_indexer`.
+        q: [s, heads, dim] float8_e4m3fn, heads and dim as for `lightning_indexer`. Strides are multiples of
+            16 elements.
+        k, k_scales: [skv, dim] float8_e4m3fn with a stride of rows that is a multiple of 16 bytes, and [skv]
+            float32.
+        weights: [s, heads] float32. The stride of rows is a multiple of 16 bytes.
+        k_start, k_end: [s] int32, half-open window of each row. Keys before 0 and past skv do not count. A
+            window that ends before it starts is empty.
+        compressed: a row's scores begin with the first key of its window: column j is key max(k_start, 0) +
+            j. Kernels do not check whether a window is wider than `out`: they write past the row.
+        out: [s, stride] float32 or bfloat16 to write into, rows at any stride. `stride` is at least skv, or
+            with `compressed` at least the widest window. The default is float32, and skv rounded up to a
+            multiple of 4. Must not overlap an input.
+        skip_below, executor, variant, arch, workspace: as for `lightning_indexer`.
 
     Returns:
-        logits [s, stride] of `out`'s dtype, column j for key j, or k_start + j; columns outside a row's window are not written.
+        logits [s, stride] of `out`'s dtype. Column j is key j, or with `compressed` key max(k_start, 0) + j.
+        Columns outside a row's window are not written.
 
     Raises:
-        As `lightning_indexer`.
+        The errors of `lightning_indexer`.
     """
     operands: dict[str, Any] = {
-        "q": q, "k": k, "k_scales": k_scales, "weights": weights, "k_start": k_start, "k_end": k_end, "logits": out,
-        "skip_below": skip_below,
+        "q": q, "k": k, "k_scales": k_scales, "weights": weights, "k_start": k_start, "k_end": k_end,
+        "logits": out, "skip_below": skip_below,
     }  # fmt: skip
     if type(compressed) not in (bool, int) or compressed not in (0, 1):
         raise ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""Which variants of scoring are worth having, what a call launches, and how they rank."""
+"""The variants of scoring that are committed, what a call launches, and how variants rank."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .program.common import (
     rows_of_product,
 )
 
-# Heads that models have had so far: decode has a kernel of its own for one query.
+# Models so far have these numbers of heads. For them, decode has a specialised kernel for one query.
 USUAL_HEADS = (32, 64)
-# Rows of a prefill that a CTA of Blackwell scores at most, four of each of its groups.
+# A prefill CTA of Blackwell scores at most so many rows, four for each of its groups.
 BLACKWELL_ROWS = 16
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape a kernel."""
+    """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape per kernel."""
     usual = k.heads in USUAL_HEADS
     if k.kind != "plain" and not usual:
         return False
@@ -47,31 +47,37 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
             and k.resident == 1
             and not k.evict
         )
-        # Four queries of 32 heads a product leave no registers for the addresses of two blocks of keys.
+        # With four queries of 32 heads per product, the addresses of two blocks of keys find no registers.
         return fits and (
             level > 0 or (groups, k.tile, k.stages) == ((4, 128, 4) if k.heads == 64 else (4, 64, 6))
         )
-    # Keys of a decode of one query are read once: they may leave the L2 first without a loss at any size.
+    # A decode of one query reads its keys once, so evicting them from the L2 first costs nothing at any size.
     one, several = (1, 64, 3, 4, 1), (8, 256, 4, 1, 0)
-    # Sixteen queries of 64 heads leave room for two tiles.
+    # Sixteen queries of 64 heads leave shared memory for two tiles.
     most = (16, 256, 2 if k.heads == 64 else 4, 1, 0)
     kept = (one, several, most) if usual else (several,)
     return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in _kept(k, kept)
 
 
 def _kept(k: SimpleNamespace, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Of a decode's shapes, from that for one query to that for most, what a kind keeps. Copies of blocks leave the L2 to itself."""
+    """The decode shapes that a kind keeps, of `shapes` in the order of their queries.
+
+    Copies of blocks set no L2 eviction policy.
+    """
     return {"plain": shapes, "blocks": ((*shapes[0][:-1], 0),)}.get(k.kind, shapes[-1:])
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
-    """Shared memory that unused query slots take from the key ring."""
+    """A cost for the shared memory that unused query slots take from the key ring."""
     return 0.05 * (k.queries - dims["next_n"]) if k.mode != "prefill" else 0.0
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
-    """Decode: as many CTAs as the SMs hold. Prefill: the splits of a block's keys that make the rounds of CTAs, one an SM,
-    take least."""
+    """The CTAs of a decode, or the splits of a prefill.
+
+    Decode launches as many CTAs as the SMs hold. Prefill splits the keys of a block so that the waves of
+    CTAs, one CTA per SM, take the least time.
+    """
     if k.mode != "prefill":
         return LaunchPlan(ctas=gpu.sms * k.resident)
     blocks, tiles = max(1, -(-dims["s"] // k.queries)), -(-dims["skv"] // k.tile)
@@ -83,7 +89,7 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """Decode: sequences, queries each and the longest there can be; prefill: rows and keys."""
+    """Decode: sequences, queries per sequence and the greatest possible length; prefill: rows and keys."""
     mode, kind = parts_of(form)
     own = ("heads",) if kind == "plain" else ("index_heads", "index_dim")
     heads = {name: dims[name] for name in own}

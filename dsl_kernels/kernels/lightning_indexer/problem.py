@@ -1,10 +1,11 @@
 """FP8 lightning indexer scoring: logits[r, j] = scale[j] * sum_h w[r, h] * max(0, q[r, h] . k[j]).
 
-Decode reads the 132-byte block-planar paged cache through a block table; prefill reads flat keys with a window of
-keys per row. Columns outside a row's valid range are not written. The forms "any" take pages of any whole 16 tokens, keys
-of 16 to 128 dims and 1 to 64 heads, and their prefill can write a row's scores from column 0 on; scores are fp32 or bf16.
-The form "decode_blocks" reads lists of blocks of 8 tokens as well as pages, and scales of fp32 or of UE8M0 bytes, and can write
-the greatest score of each 8 keys: the two levels of DeepSeek-V4.1.
+Decode reads the paged cache, block-planar with 132 bytes per key, through a block table. Prefill reads flat
+keys, with a window of keys for each row. Columns outside a row's valid range are not written. The forms "any"
+take pages of a multiple of 16 tokens, keys of 16 to 128 dims and 1 to 64 heads. Their prefill can write a
+row's scores from column 0 on. Their scores are fp32 or bf16. The form "decode_blocks" reads pages or lists of
+blocks of 8 tokens, with scales in fp32 or UE8M0 bytes. It can write the greatest score of each 8 keys:
+DeepSeek-V4.1 selects on these two levels.
 Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h64_d128_topk2048_ps64.
 """
 
@@ -46,17 +47,25 @@ __all__ = [
 ]
 
 BLOCK = blocks.BLOCK
-# Index heads of which a product has several queries.
+# With so few index heads, one product holds several queries.
 FEW_HEADS = (8, 16, 24)
 
 
 def pages_of(
     k_cache: torch.Tensor, page_size: int = PAGE, dim: int = INDEX_DIM, step: int = INDEX_DIM
 ) -> torch.Tensor:
-    """The cache as [pages, bytes of a page], from [pages, page_size, 1, dim + 4] or [pages, page_size, dim + 4] or already flat.
+    """View the cache as [pages, bytes of a page].
+
+    Args:
+        k_cache: [pages, page_size, 1, dim + 4], [pages, page_size, dim + 4] or already flat, of a dtype of
+            one byte.
+        page_size: tokens per page.
+        dim: dims of a key.
+        step: bytes of which the stride of pages has to be a multiple.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: another dtype or shape, or pages that lie apart by no multiple of `step` bytes.
+        ArgumentTypeError, InvalidArgumentError: another dtype or shape, or a stride that is no multiple of
+            `step` bytes.
     """
     each = page_size * (dim + 4)
     try:
@@ -78,17 +87,17 @@ def pages_of(
     if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == each:
         raise InvalidArgumentError(
             "k_cache",
-            expected=f"pages that begin a multiple of {step} bytes apart",
-            got=f"pages {apart} bytes apart",
-            fix=f"pad the pages of the cache to whole {step} bytes",
+            expected=f"a stride of pages that is a multiple of {step} bytes",
+            got=f"a stride of {apart} bytes",
+            fix=f"pad the pages of the cache to a multiple of {step} bytes",
         )
     if k_cache.element_size() != 1:
         raise ArgumentTypeError(
             "k_cache", expected="a dtype of one byte", got=str(k_cache.dtype), fix="view it as uint8"
         )
     raise InvalidArgumentError(
-        "k_cache", expected=f"[pages, {page_size}, 1, {dim + 4}] (pages of {page_size} tokens)", got=str(tuple(shape)),
-        fix="use the block-planar index cache, and say its page_size",
+        "k_cache", expected=f"[pages, {page_size}, 1, {dim + 4}] (pages of {page_size} tokens)",
+        got=str(tuple(shape)), fix="pass the block-planar index cache, and its page_size",
     )  # fmt: skip
 
 
@@ -105,7 +114,7 @@ def _queries(
 
 
 def _lens(p: Mapping[str, Any]) -> list[list[int]]:
-    """Lengths by sequence and query, all alike where the sizes of a point are given."""
+    """Lengths by sequence and query; one length for all where the sizes of a point are given."""
     held: list[list[int]] = p.get("lens", [[PAGE]])
     if not {"b", "next_n", "len"} & p.keys():
         return held
@@ -137,8 +146,9 @@ def _make_prefill(p: Mapping[str, Any], kind: str, generator: torch.Generator) -
         starts = (share * ends).to(torch.int32)
         ends[s // 2] = starts[s // 2]
     drawn = {
-        "q": q, "k": keys.reshape(-1, dim)[:skv].contiguous(), "k_scales": scales.reshape(-1)[:skv].contiguous(),
-        "weights": weights, "k_start": starts, "k_end": ends, "skip_below": p.get("skip_below", 0),
+        "q": q, "k": keys.reshape(-1, dim)[:skv].contiguous(),
+        "k_scales": scales.reshape(-1)[:skv].contiguous(), "weights": weights, "k_start": starts,
+        "k_end": ends, "skip_below": p.get("skip_below", 0),
     }  # fmt: skip
     return drawn if kind == "plain" else {**drawn, "compressed": p.get("compressed", 0)}
 
@@ -169,12 +179,15 @@ def _make_decode(p: Mapping[str, Any], kind: str, generator: torch.Generator) ->
     return drawn if kind == "plain" else {**drawn, "weights": weights.flatten(0, 1), "page_size": page}
 
 
-# Bytes between rows, by operand: what their strides may be multiples of.
+# The gap between rows in bytes, by operand: the stride of rows may be any multiple of it.
 _GAPS = {"q": 16, "k": 16, "weights": 16, "k_cache": 384, "seq_lens": 4, "block_table": 12}
 
 
 def _spread(drawn: Mapping[str, Any], kind: str) -> dict[str, torch.Tensor]:
-    """The inputs whose axes may lie anyhow, with gaps of NaN and of ids that name no page; queries before heads and sequences."""
+    """The inputs that may be strided, with gaps of NaN and of ids that name no page.
+
+    The first two axes of q are swapped in memory.
+    """
     found = {}
     for name, gap in {**_GAPS, **({} if kind == "plain" else {"k_cache": 48})}.items():
         if name not in drawn:
@@ -241,7 +254,7 @@ def _decode_logits(inputs: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _logits_of_blocks(inputs: Mapping[str, Any]) -> torch.Tensor:
-    """Scores of rows whose keys lie in units of the cache."""
+    """Scores of rows whose keys are in units of the cache."""
     lens, (values, scales) = inputs["seq_lens"], blocks.keys_of(inputs)
     shape = (*lens.shape, max(1, int(lens.max())))
     logits = torch.full(shape, float("nan"), dtype=torch.float64, device=lens.device)
@@ -254,16 +267,16 @@ def _logits_of_blocks(inputs: Mapping[str, Any]) -> torch.Tensor:
     return logits
 
 
-# Of scores in fp32, and in bf16, which rounding alone moves by up to 2^-9.
+# Limits of the relative error. Rounding alone moves a score in bf16 by up to 2^-9.
 LIMITS = {"float32": 1e-3, "bfloat16": 3e-3}
 
 
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Relative error over the valid columns <= 1e-3, of scores in bf16 <= 3e-3; columns outside them are ignored.
+    """Require a relative error <= 1e-3 over the valid columns, <= 3e-3 for scores in bf16.
 
-    Maxima are those of the scores, to the bit.
+    Columns outside the valid ones are ignored. Maxima equal the maxima of the scores bit by bit.
     """
     result = Comparison()
     wanted = expected["logits"]
@@ -281,7 +294,7 @@ def compare(
 
 
 def _of_a_row(form: str, dims: Mapping[str, int]) -> tuple[int, float, float]:
-    """Heads of a form, bytes of a key with its scale, and bytes of a score."""
+    """Heads of a call, bytes of a key with its scale, and bytes of a score."""
     kind = parts_of(form)[1]
     if kind == "plain":
         return dims["heads"], INDEX_DIM + 4.0, 4.0
@@ -289,7 +302,7 @@ def _of_a_row(form: str, dims: Mapping[str, int]) -> tuple[int, float, float]:
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
-    """Keys and scales once a sequence, logits once a query, queries and weights once."""
+    """Keys and scales once per sequence, logits once per query, queries and weights once."""
     heads, key, score = _of_a_row(form, dims)
     if parts_of(form)[0] == "prefill":
         rows, keys = dims["s"], dims["skv"]
@@ -300,12 +313,12 @@ def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
 
 
 def units(form: str, dims: Mapping[str, int]) -> tuple[str, int]:
-    """Queries that a call scores."""
+    """The queries that a call scores."""
     return "queries", dims["s"] if parts_of(form)[0] == "prefill" else dims["b"] * dims["next_n"]
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """Tensor-core and fp32 operations: 2 * heads * dim and about 3 * heads a (query, key) pair."""
+    """Tensor-core and fp32 operations: 2 * heads * dim and about 3 * heads per (query, key) pair."""
     heads, key, _ = _of_a_row(form, dims)
     pairs = (
         dims["s"] * (dims["skv"] - dims["s"] / 2)
@@ -316,7 +329,11 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Batches over lengths; serving adds 32 heads, several queries a sequence, and prompts; wide more of all of them, and fewer heads."""
+    """Batches over lengths.
+
+    The grid "serving" adds 32 heads, several queries per sequence, and prompts. The grid "wide" has more of
+    all these, and fewer heads.
+    """
     batches, lengths = ROW_GRIDS[grid]
     if grid == "wide":
         spread = [(b, n) for b, n in product(batches, lengths) if b * n <= WIDE_SCORES]
@@ -343,7 +360,7 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of the forms "any": fewer dims, and scores in bf16."""
+    """Points of the forms "any": fewer dims, and scores in bf16."""
     for kind in ("any", "any_bf16"):
         for heads, dim in product((64, 32), (INDEX_DIM, 64)):
             step = {"b": 16, "len": 32768, "index_heads": heads, "index_dim": dim, "page_size": PAGE}
@@ -354,7 +371,11 @@ def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _points_of_blocks() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Both levels of a choice by blocks: every page with the greatest score of each 8 keys, then 2048 blocks of 8 keys."""
+    """Both levels of a selection by blocks.
+
+    The first level scores every page and writes the greatest score of each 8 keys. The second level scores
+    2048 blocks of 8 keys.
+    """
     for b, heads, block in product((16, 1, 64), (64, 32), (0, blocks.BLOCK)):
         length, level = (16384, {}) if block else (32768, {"has_maxima": 1})
         step = {"b": b, "len": length, "index_heads": heads, "index_dim": INDEX_DIM, "page_size": PAGE}
@@ -393,7 +414,10 @@ def _prefill_any(name: str, tier: str, s: int, skv: int, heads: int, dim: int, *
 
 
 def _share_workloads(form: str, other: str) -> bool:
-    """A plain form's workloads can be drawn in the others of its mode, and those of fp32 scores with bf16 ones."""
+    """Whether a workload of `form` can also be drawn in the form `other`.
+
+    Workloads of a plain form fit the other forms of its mode, and workloads with fp32 scores fit bf16 scores.
+    """
     (mode, kind), (wanted, as_kind) = parts_of(form), parts_of(other)
     if "blocks" in (kind, as_kind):
         return form == other
@@ -485,7 +509,7 @@ PROBLEM = Problem(
     units=units,
     points=points,
     names={
-        # Entries of the form "decode_blocks" may name blocks.
+        # Table entries of the form "decode_blocks" may name blocks.
         form: (
             PointName("len", "stride"),
             PointName("len", "max_pages", Fraction(1, blocks.BLOCK if form.endswith("_blocks") else PAGE)),

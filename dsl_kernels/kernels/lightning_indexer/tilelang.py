@@ -1,24 +1,25 @@
-"""Leaf maths of the FP8 lightning indexer: how key tiles are dealt to CTAs."""
+"""TileLang's functions for the FP8 lightning indexer's leaves: how CTAs share key tiles."""
 
 import tilelang.language as T
 
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,
     "tl.disable_warp_specialized": True,
-    # Unswitching moves the election of the copying lane over a loop, and warp shuffles in that loop with it.
+    # Loop unswitching moves the election of the copying lane out of a loop, and the warp shuffles of that
+    # loop with it.
     "tl.disable_loop_unswitching": True,
 }
-# On Hopper threads hold tiles of registers by themselves, as products leave them.
+# On Hopper each thread holds its own part of a register tile, as products leave it.
 OWN_REGISTERS = True
 
 
 def ceildiv(count, size):
-    """Both positive or zero; C division, which costs no sign fix-up."""
+    """The ceiling of count / size, both not negative. C division needs no correction of signs."""
     return T.truncdiv(count + size - 1, size)
 
 
 def share_begin(total, part, parts):
-    """First unit of share `part` when `total` units are dealt to `parts` shares, sizes within one."""
+    """First unit of share `part`, of `parts` shares of `total` units whose sizes differ by at most one."""
     return part * T.truncdiv(total, parts) + T.min(part, T.truncmod(total, parts))
 
 
@@ -37,7 +38,7 @@ def shuffle_length(length, lane):
 
 @T.macro
 def needed(seq_lens, b, next_n, skip_below, seq):
-    """Longest prefix of sequence `seq` that one of its queries has to score; 0 past the batch."""
+    """The longest prefix of sequence `seq` that one of its queries has to score; 0 past the batch."""
     need = T.alloc_var("int32", init=0)
     if seq < b:
         for i in T.unroll(next_n, unroll_factor=1):
@@ -60,9 +61,13 @@ def warp_prefix_sum(value, lane):
 
 @T.macro
 def find_share(
-    seq: T.Ref, tile: T.Ref, need: T.Ref, turns: T.Ref, step: T.Ref, seq_lens, b, next_n, skip_below, keys, cta, ctas, lane
+    seq: T.Ref, tile: T.Ref, need: T.Ref, turns: T.Ref, step: T.Ref, seq_lens, b, next_n, skip_below, keys,
+    cta, ctas, lane
 ):  # fmt: skip
-    """Without the text's way of its own for one sequence: TileLang's division makes more of it than it spares."""
+    """This macro has no case for one sequence, unlike the leaf's text.
+
+    With TileLang's division that case costs more than it saves.
+    """
     tiles = T.alloc_var("int32", init=0)
     total = T.alloc_var("int32", init=0)
     longest = T.alloc_var("int32", init=0)
@@ -104,7 +109,7 @@ def find_share(
 
 @T.macro
 def place_when_even(seq: T.Ref, tile: T.Ref, step: T.Ref, b, cta, ctas):
-    """When tiles are dealt evenly, a sequence has `step` CTAs, and this one starts at `tile` of sequence `seq`."""
+    """In an even split a sequence has `step` CTAs, and this CTA starts at `tile` of sequence `seq`."""
     step = T.max(T.truncdiv(ctas, b), 1)
     seq = T.truncdiv(cta, step)  # noqa: F841
     tile = T.truncmod(cta, step)  # noqa: F841
@@ -112,16 +117,16 @@ def place_when_even(seq: T.Ref, tile: T.Ref, step: T.Ref, b, cta, ctas):
 
 @T.macro
 def keys_to_score(need: T.Ref, seq_lens, b, next_n, skip_below, seq):
-    """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the batch."""
+    """The longest prefix that a query of each lane's sequence has to score; 0 past the batch."""
     # Assigning a T.Ref parameter stores into the caller's variable.
     need = needed(seq_lens, b, next_n, skip_below, seq)  # noqa: F841
 
 
 @T.macro
 def next_tile(fresh: T.Ref, it, seq: T.Ref, tile: T.Ref, need: T.Ref, seq_lens, b, next_n, skip_below, keys):
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to score.
+    """Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to score.
 
-    `fresh` tells whether this tile is the share's first one of its sequence.
+    `fresh` says whether the tile is the first one of its sequence in this share.
     """
     fresh = (it == 0) | (tile * keys >= need)  # noqa: F841
     while tile * keys >= need:

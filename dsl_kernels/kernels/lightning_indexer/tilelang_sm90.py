@@ -1,4 +1,4 @@
-"""Functions for the indexer's leaves on wgmma."""
+"""TileLang's functions for the indexer's leaves on wgmma."""
 
 import tilelang.language as T
 
@@ -17,7 +17,11 @@ __device__ __forceinline__ void store_where(float* row, int column, float value,
 
 
 def store_where(place, value, wanted):
-    """The row's address by itself: with the column in it, all of it would be found in 64 bits, for each product anew."""
+    """Store a float where a condition holds.
+
+    The row's address is an argument of its own: with the column in it, each product would compute all of it
+    anew, in 64 bits.
+    """
     *row, column = place.indices
     return T.call_extern(
         "handle", "dk::store_where", T.address_of(place.buffer[(*row, 0)]), column, value, wanted

@@ -1,1 +1,1 @@
-"""Exact top-k selection of each row's scores, by histograms of their digits."""
+"""Exact top-k selection of each row's scores, by histograms of digits."""

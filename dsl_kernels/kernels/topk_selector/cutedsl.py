@@ -1,4 +1,4 @@
-"""Leaves of the exact top-k selection in CuTe DSL: each has a text (dsl_kernels/device/text), which asks for this."""
+"""CuTe DSL's functions for the leaves of the exact top-k selection, all of which have a text."""
 
 from cutlass import Int32
 

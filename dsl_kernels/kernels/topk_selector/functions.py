@@ -1,4 +1,4 @@
-"""What the text of selection's leaves asks of a DSL beside what any operation does."""
+"""The functions that the texts of selection's leaves ask of a DSL, beyond those of all operations."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ past16 = Function(
         % (16 // place.memory.element_size())
     ),
 )
-"""How many elements before a place 16 bytes begin."""
+"""Elements from the last multiple of 16 bytes to a place."""

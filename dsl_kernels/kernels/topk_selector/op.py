@@ -43,38 +43,44 @@ def topk_selector(
 ) -> torch.Tensor:
     """The k largest scores of each row, exactly, as ascending positions.
 
-    Other variants serve a call with `row_to_sequence`, `offsets`, `ties="higher"`, `values` or `positions`.
+    A call with `row_to_sequence`, `offsets`, `ties="higher"`, `values` or `positions` has variants of its
+    own.
 
     Args:
-        logits: [rows, stride] float32, bfloat16 or float16, rows at any stride; columns outside a row's range are never selected.
-        row_ends: [rows] int32, one past the last valid column; 0 for padded rows. Columns before 0 and past the stride
-            do not count, and a row that ends before it starts is empty.
+        logits: [rows, stride] float32, bfloat16 or float16, rows at any stride. Columns outside a row's range
+            are never selected.
+        row_ends: [rows] int32, one past the last valid column; 0 for padded rows. Columns before 0 and past
+            the stride do not count. A row that ends before it starts is empty.
         k: 1 to 4096.
         row_starts: [rows] int32, first valid column; zeros by default.
-        block_table: [b, max_pages] int32, rows at any stride: positions become ids
-            block_table[row // next_n, pos // page] * page + pos % page. The table must reach as far as every row's columns; the entries within them are page ids, none negative.
-            Kernels do not look: a short table is read past its end. Entries past a row's columns are not followed.
-        page_size: tokens a page; used with block_table only.
+        block_table: [b, max_pages] int32, rows at any stride. Positions become ids
+            block_table[row // next_n, pos // page] * page + pos % page. The table must cover the columns of
+            every row, and entries for these columns are page ids, none negative. Kernels do not check this:
+            they read past the end of a short table. They do not use entries past a row's columns.
+        page_size: tokens per page; used with block_table only.
         next_n: rows that share one row of the block table.
-        row_to_sequence: [rows] int32, the row of the block table that each row uses, in place of row // next_n.
-        absolute: positions count from column 0, as attention takes keys, not from row_starts; without a block table only.
-        offsets: [rows] int32, added to the positions of each row, as where the keys of its sequence begin among those of
-            all; without a block table only.
-        ties: "lower" or "higher": which positions go first where more scores are equal than are left to select.
+        row_to_sequence: [rows] int32, the row of the block table that each row uses, in place of row //
+            next_n.
+        absolute: positions count from column 0, not from row_starts, as attention numbers keys. Without a
+            block table only.
+        offsets: [rows] int32, added to the positions of each row: for example the place of the first key of
+            its sequence among the keys of all sequences. Without a block table only.
+        ties: "lower" or "higher": the positions that go first where more scores are equal than are left to
+            select.
         out: [rows, k] int32 to write into, rows at any stride; must not overlap an input.
-        values: [rows, k] of the scores' dtype to write the selected scores into, -inf where there is none; rows at any
-            stride. Not written where left out.
-        positions: [rows, k] int32 to write the positions into that the block table maps to ids, -1 where there is none; rows
-            at any stride. Not written where left out; with a block table only.
+        values: [rows, k] of the scores' dtype, rows at any stride. Kernels write the selected scores here,
+            then -inf.
+        positions: [rows, k] int32, rows at any stride. Kernels write the positions here that the block table
+            maps to ids, then -1. With a block table only.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:
-        [rows, k] int32: min(k, length) entries, then -1. Positions count from row_starts unless `absolute`. `values` and
-        `positions` are in the same order.
+        [rows, k] int32: min(k, length) entries, then -1. Positions count from row_starts unless `absolute`.
+        `values` and `positions` are in the same order.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride, device, k out of range, or arguments that a
-            block table excludes or needs.
+        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride, device, k out of range, or
+            arguments that a block table excludes or needs.
         NoVariantError: no generated variant accepts these sizes.
     """
     if type(k) is not int or not 1 <= k <= MAX_K:
@@ -110,15 +116,15 @@ def topk_selector(
 
 
 def _with_options(
-    form: str, operands: dict[str, Any], static: dict[str, int], ties: object, row_to_sequence: object, offsets: object,
-    values: object, positions: object,
+    form: str, operands: dict[str, Any], static: dict[str, int], ties: object, row_to_sequence: object,
+    offsets: object, values: object, positions: object,
 ) -> str:  # fmt: skip
-    """Add the options of a call to its operands and sizes; the form that has them."""
+    """Add the options of a call to its operands and sizes, and return the form with options."""
     given = {"row_to_sequence": row_to_sequence, "offsets": offsets, "values": values, "positions": positions}
     _require_ties(ties)
     _require_table(operands["block_table"], operands["next_n"], given)
     if row_to_sequence is not None:
-        # Any number of rows of the table will do.
+        # With a map of rows, the table may have any number of rows.
         operands["next_n"] = static["next_n"] = INT32_MAX
     flags = {f"has_{name}": int(given[name] is not None) for name in ("offsets", "values", "positions")}
     flags |= {"has_sequences": int(row_to_sequence is not None), "ties_higher": int(ties == "higher")}
@@ -128,19 +134,19 @@ def _with_options(
 
 
 def _require_table(table: object, next_n: int, given: Mapping[str, object]) -> None:
-    """What needs a block table, and what excludes one."""
+    """Raise where an option needs a block table, or excludes one."""
     for name in ("row_to_sequence", "positions"):
         if table is None and given[name] is not None:
             raise InvalidArgumentError(
                 name,
-                expected="a block table beside it",
+                expected="a block_table as well",
                 got="no block_table",
                 fix=f"leave out {name}: the ids are positions",
             )
     if table is not None and given["offsets"] is not None:
         raise InvalidArgumentError(
-            "offsets", expected="None with a block table, whose ids are of a page and a place in it", got="a tensor",
-            fix="leave out one of the two",
+            "offsets", expected="None with a block table, whose ids combine a page and a place in it",
+            got="a tensor", fix="leave out one of the two",
         )  # fmt: skip
     if given["row_to_sequence"] is not None and next_n != 1:
         raise InvalidArgumentError(
@@ -154,7 +160,7 @@ def _require_ties(ties: object) -> None:
             "ties",
             expected="'lower' or 'higher'",
             got=repr(ties) if isinstance(ties, str) else type(ties).__name__,
-            fix="say which position goes first",
+            fix="say which positions go first",
         )
 
 
@@ -165,6 +171,6 @@ def _require_absolute(absolute: object, block_table: torch.Tensor | None) -> Non
         )
     if absolute and block_table is not None:
         raise InvalidArgumentError(
-            "absolute", expected="False with a block table, whose ids do not depend on where a row starts", got="True",
-            fix="leave out one of the two",
+            "absolute", expected="False with a block table, whose ids do not depend on where a row starts",
+            got="True", fix="leave out one of the two",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which variants of selection are worth having, and how they rank."""
+"""The variants of selection that are committed, and how variants rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._rows import resized
 from .problem import SCORES
 from .program.schedule import min_ctas_per_sm_of, sizes
 
-# What a list weighs in the model, in keys of a pass.
+# The cost of a list in the model, in keys of a pass.
 LISTED = 8192
 # (group, threads, keep, resident, sample) of the committed set: short rows, a few long rows, many long rows.
 COMMITTED = (
@@ -27,7 +27,7 @@ COMMITTED = (
     (4, 1024, 16, 1, 64),
     (8, 1024, 16, 1, 64),
 )
-# Of those, which scores of 16 bits have, and which have options.
+# The part of the committed set for scores of 16 bits, and the sets with options.
 COMMITTED_OF_HALVES = (
     (1, 512, 8, 1, 0),
     (16, 512, 16, 1, 0),
@@ -43,7 +43,7 @@ COMMITTED_WITH_OPTIONS = {
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """A pass over the CTA's share of the row for each digit and one that writes; the group's histograms every round."""
+    """A pass over the CTA's share per digit, a pass that writes, and the group's histograms every round."""
     bounds, each = 2 * 4, DTYPES[SCORES[k.dtype]].bytes
     end, selected = min(dims["stride"], dims["max_len"]), dims["k"]
     if end <= selected:
@@ -70,15 +70,15 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
-    """Microseconds of a wave beside its memory traffic: rounds, instructions on the keys, keys read again.
+    """Microseconds of a wave apart from its memory traffic: rounds, instructions on keys, keys read again.
 
-    The fixed parts and the instructions a key over the two passes are read off one H200.
+    The fixed parts and the instructions per key of the two passes are fitted to one H200.
     """
     share = -(-dims["max_len"] // k.group)
     if k.sample:
-        # What a row costs beside its scores, which the other CTAs of the SM hide.
+        # The fixed cost of a row, which the other CTAs of the SM hide.
         hidden = min(min_ctas_per_sm_of(k, gpu.arch), max(1.0, dims["rows"] / gpu.sms))
-        # A larger cluster waits longer for its last CTA; the figure only orders clusters that are alike otherwise.
+        # A larger cluster waits longer for its last CTA. The figure only orders otherwise equal clusters.
         meetings = 0.1 * k.group if k.group > 1 else 0.0
         return (7.0 if k.threads > 512 else 9.0) / hidden + meetings
     rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
@@ -93,9 +93,9 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """A sample of 1/64 is for several CTAs a row, others for one.
+    """A sample of 1/64 is for several CTAs per row, the other samples for one CTA.
 
-    At level 0 only the combinations that the tuned tables use; scores of 16 bits and options have few of them.
+    Level 0 keeps the combinations that the tuned tables use. Scores of 16 bits and options have few of these.
     """
     if k.sample and (k.group > 1) != (k.sample == 64):
         return False
@@ -108,7 +108,7 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """Rows, the longest row there can be, and k."""
+    """Rows, the greatest possible length of a row, and k."""
     return {"rows": dims["rows"], "max_len": dims["stride"], "k": dims["k"]}
 
 

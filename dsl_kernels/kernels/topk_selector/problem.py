@@ -1,11 +1,12 @@
-"""Exact top-k of scores in fp32, bf16 or fp16: ascending positions of the k largest of each row, ties to the lower position.
+"""Exact top-k of scores in fp32, bf16 or fp16: ascending positions of the k largest scores of each row.
 
-Forms with options write the scores and, beside ids, the positions; add an offset to the positions of a row; take any row of
-the block table; or give ties to the higher position.
+Ties go to the lower position. Forms with options can also write the scores, write the positions beside the
+ids, add an offset to the positions of a row, take any row of the block table, or give ties to the higher
+position.
 
-Rows are ragged ([row_starts, row_ends)); a row with at most k scores is taken whole without reading them. Positions
-count from row_starts, with `absolute` from column 0; with page_size > 0 they become global token ids through the block
-table. NaN counts as larger than +inf, and -0.0 equals +0.0, as in torch.topk.
+Rows are ragged ([row_starts, row_ends)). A row with at most k scores is taken whole, and its scores are not
+read. Positions count from row_starts, or with `absolute` from column 0. With page_size > 0 they become global
+token ids through the block table. NaN counts as larger than +inf, and -0.0 equals +0.0, as in torch.topk.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ else:
 
 
 def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    """Columns of each row, with starts and ends moved into the row as the kernels do."""
+    """Columns of each row. Starts and ends outside the row move into it, as in the kernels."""
     return o["row_ends"].long().clamp(max=dims["stride"]) - o["row_starts"].long().clamp(min=0)
 
 
 def _lines(o: Mapping[str, Any], rows: int) -> torch.Tensor:
-    """The row of the block table that each row of scores has."""
+    """The row of the block table that each row of scores uses."""
     if o.get("has_sequences"):
         lines: torch.Tensor = o["row_to_sequence"].long()
         return lines
@@ -80,11 +81,11 @@ def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
 
 
 SCORES = {"default": "float32", "bf16": "bfloat16", "fp16": "float16"}
-"""Dtype of the scores by form without options."""
+"""Dtype of the scores, by form without options."""
 OPTIONS = {"default": "options", "bf16": "bf16_options", "fp16": "fp16_options"}
-"""The form with options by that of the same scores without."""
+"""The form with options, by the form of the same scores without options."""
 FORMS = {**SCORES, **{OPTIONS[form]: SCORES[form] for form in OPTIONS}}
-"""Dtype of the scores by form."""
+"""Dtype of the scores, by form."""
 
 
 def _scores(form: str) -> OperandSpec:
@@ -131,7 +132,7 @@ OPERANDS = (
         values=(Values("page ids from 0 to 2^31 / page_size - 1 where a row's columns lie", _wrong_pages),),
     ),
     OperandSpec("next_n", (), "int32", "scalar"),
-    OperandSpec("page_size", (), "int32", "scalar", doc="tokens a page; 0: positions"),
+    OperandSpec("page_size", (), "int32", "scalar", doc="tokens per page; 0: positions"),
     OperandSpec(
         "absolute",
         (),
@@ -158,59 +159,65 @@ def _flag(name: str, doc: str) -> OperandSpec:
 
 
 def _of_rows(name: str, flag: str, rows: str, doc: str, values: tuple[Values, ...] = ()) -> OperandSpec:
-    """An integer a row, which is read where `flag` is 1."""
+    """An operand with an integer per row, which kernels read where `flag` is 1."""
     return OperandSpec(
-        name, (rows,), "int32", align=4, default=0, sizes={rows: "1"}, requires=(f"{rows} == rows or {flag} == 0",),
-        doc=doc, values=values,
+        name, (rows,), "int32", align=4, default=0, sizes={rows: "1"},
+        requires=(f"{rows} == rows or {flag} == 0",), doc=doc, values=values,
     )  # fmt: skip
 
 
 def _beside(name: str, one: str, dtype: str, empty: float, doc: str) -> OperandSpec:
-    """An output in the order of the ids, which is written where the caller gives it."""
+    """An output in the order of the ids, which kernels write where the caller passes it."""
     rows, columns = f"{one}_rows", f"{one}_columns"
     return OperandSpec(
-        name, (rows, columns), dtype, "out", doc=doc, row_stride=f"{name}_stride", align=DTYPES[dtype].bytes, default=empty,
-        sizes={rows: "1", columns: "1"}, requires=(f"{rows} == rows and {columns} == k or has_{name} == 0",),
-        of_nothing=empty,
+        name, (rows, columns), dtype, "out", doc=doc, row_stride=f"{name}_stride", align=DTYPES[dtype].bytes,
+        default=empty, sizes={rows: "1", columns: "1"},
+        requires=(f"{rows} == rows and {columns} == k or has_{name} == 0",), of_nothing=empty,
     )  # fmt: skip
 
 
 def _operands(form: str) -> tuple[OperandSpec, ...]:
-    """The operands of a form; options come behind those of the form without."""
+    """The operands of a form. Options come after the operands of the form without options."""
     if form not in OPTIONS.values():
         return (_scores(form), *OPERANDS)
     return (
         _scores(form),
         *OPERANDS,
         _of_rows(
-            "row_to_sequence", "has_sequences", "mapped_rows", "the row of the block table that each row uses, in place of r // next_n",
+            "row_to_sequence", "has_sequences", "mapped_rows",
+            "the row of the block table that each row uses, in place of r // next_n",
             (Values("rows of the block table", _no_sequence),),
         ),
         _of_rows(
             "offsets", "has_offsets", "offset_rows", "added to the positions of each row, without pages",
             (Values("at most 2^31 - 1 - stride", _offset_too_far),),
         ),
-        _flag("ties_higher", "of equal scores the higher position goes first; 0: the lower one"),
+        _flag("ties_higher", "of equal scores the higher position goes first; 0: the lower position"),
         _flag("has_sequences", "row_to_sequence is read"),
         _flag("has_offsets", "offsets are read"),
         _flag("has_values", "values are written"),
         _flag("has_positions", "positions are written"),
-        _beside("values", "value", FORMS[form], -math.inf, "the scores of the ids, and -inf where there is none"),
-        _beside("positions", "position", "int32", -1, "the positions that the block table maps to ids, and -1 where there is none"),
+        _beside("values", "value", FORMS[form], -math.inf, "the scores of the ids, then -inf"),
+        _beside(
+            "positions", "position", "int32", -1, "the positions that the block table maps to ids, then -1"
+        ),
     )  # fmt: skip
 
 
 def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
-    """Scores of one of the distributions that break selection kernels.
+    """Draw scores [rows, columns] in fp32, of a distribution that is hard for selection kernels.
 
-    normal, tight (shared leading bits), ties (multiples of 0.25), equal, outlier, negative, zeros (+0 and -0 mixed),
-    bucket (most scores in one histogram bin), steps (two values), levels (a tenth just above the others, which are
-    equal), shelf (a third equal and below zero, few above them), specials (NaN and infinities inside),
-    ascending, descending, blocks (a word of 32 in 16 is larger than the others), sampled (so are those that a sample of
-    one word in 16 looks at, and no others), sampled_ties (those are few values, all else is close together below),
-    thinly_sampled_ties (the same for a cluster's sample of one word in 64), thinly_sampled_few (a few equal keys of that sample,
-    and twice as many that it does not look at, are the largest),
-    masked (-inf but for the first 3000).
+    normal; tight: shared leading bits; ties: multiples of 0.25; equal; outlier; negative; zeros: +0 and -0
+    mixed;
+    bucket: most scores in one histogram bin; steps: two values; levels: a tenth is just above the others, and
+    the others are equal; shelf: a third is equal and below zero, with few scores above; specials: NaN and
+    infinities inside; ascending; descending; blocks: one word of 32 columns in 16 is larger than the others;
+    sampled: exactly the words are larger that a sample of one word in 16 reads; sampled_ties: these words
+    have few values, and all other scores are close together below; thinly_sampled_ties: the same for a
+    cluster's sample of one word in 64;
+    thinly_sampled_few: a few equal keys of that sample are the largest, with twice as many that it does not
+    read;
+    masked: -inf after the first 3000 columns.
     """
     x = torch.randn(rows, columns, generator=generator, dtype=torch.float32, device=generator.device)
     if kind == "tight":
@@ -281,7 +288,8 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     if p.get("garbage", True):
         coin = torch.rand(int(outside.sum()), generator=generator, dtype=torch.float32, device=device)
         logits[outside] = torch.where(coin < 0.5, float("nan"), float("inf")).to(logits.dtype)
-    # torch's vectorised loop rounds a NaN to other 16-bit patterns than its scalar one: drawn bits would depend on layout.
+    # torch's vectorised loop and its scalar loop round a NaN to different 16-bit patterns: bits would depend
+    # on layout.
     logits.masked_fill_(logits.isnan(), float("nan"))
     page, next_n = p.get("page_size", 0), p.get("next_n", 1)
     mapped = p.get("mapped")
@@ -312,7 +320,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 
 def options_of(p: Mapping[str, Any], rows: int, lines: torch.Tensor) -> dict[str, Any]:
-    """The operands of options, and the extents of outputs that are written on demand."""
+    """The operands of options, and the extents of optional outputs."""
     given = {"sequences": "mapped" in p, "offsets": "offsets" in p}
     given |= {name: bool(p.get(name)) for name in ("values", "positions")}
     extents: dict[str, int] = {}
@@ -332,7 +340,10 @@ def options_of(p: Mapping[str, Any], rows: int, lines: torch.Tensor) -> dict[str
 
 
 def _spread(drawn: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Rows of scores and of the block table within wider ones, each scores' row otherwise past 16 bytes than the one before."""
+    """The scores and the block table as views of wider rows.
+
+    The alignment to 16 bytes changes from row to row of scores.
+    """
     found = {}
     for name, value, gap in (("logits", math.inf, 3), ("block_table", -1, 2)):
         inner = drawn[name]
@@ -342,8 +353,9 @@ def _spread(drawn: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Positions by a stable descending sort, in ascending order, mapped through the block table; with options what is asked for
-    beside them.
+    """Positions from a stable descending sort, in ascending order and mapped through the block table.
+
+    With options, also the outputs that a call asks for.
     """
     logits, k = inputs["logits"], int(inputs["k"])
     rows, page = logits.shape[0], int(inputs["page_size"])
@@ -380,7 +392,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Equality with the reference at every slot; no tolerance."""
+    """Require equality with the reference at every slot, without a tolerance."""
     result = Comparison()
     for name, wanted in expected.items():
         got = outputs[name]
@@ -390,7 +402,10 @@ def compare(
         if wrong:
             row = wrong[0]
             slot = int(unlike[row].nonzero()[0])
-            detail = f"{len(wrong)} of {len(wanted)} rows differ; row {row} slot {slot} is {got[row, slot].item()}, expected {wanted[row, slot].item()}"
+            detail = (
+                f"{len(wrong)} of {len(wanted)} rows differ; row {row} slot {slot} is "
+                f"{got[row, slot].item()}, expected {wanted[row, slot].item()}"
+            )
         result.demand(f"{name} equal the stable reference", not wrong, detail)
     return result
 
@@ -401,12 +416,16 @@ def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """Integer work only: one operation a score and pass."""
+    """Integer work only: one operation per score and pass."""
     return {"int32": 3.0 * dims["rows"] * dims["max_len"]}
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows over lengths; serving adds other distributions of scores, and prompts; wide more of all of them, and smaller k."""
+    """Rows over lengths.
+
+    The grid "serving" adds other distributions of scores, and prompts. The grid "wide" has more of all these,
+    and smaller k.
+    """
     batches, lengths = ROW_GRIDS[grid]
     if grid == "wide":
         fitting = [(b, n) for b, n in product(batches, lengths) if b * n <= WIDE_SCORES]
@@ -479,7 +498,7 @@ _WORKLOADS = (
     _rows("real_64x128k", "real", [131072] * 64, 2048, page_size=64, pages=11923, tail=0),
     _rows("real_1m", "real", [1 << 20], 2048, scores="ties"),
 )
-# With options, which plain variants have no part in.
+# Workloads with options, which plain variants do not take.
 _WITH_OPTIONS = (
     _rows("offsets", "edge", [700, 5, 0, 900], 128, starts=[3, 0, 17, 250], offsets=[0, -3, 9, 100000]),
     _rows("offsets_columns", "edge", [40, 900], 64, starts=[3, 5], absolute=1, offsets=[7, 70], values=1),
@@ -498,7 +517,7 @@ _WITH_OPTIONS = (
     ),
     _rows("real_offsets", "real", [32768, 70000], 2048, starts=[100, 7], offsets=[5, 70000], values=1),
 )  # fmt: skip
-# Of these, which are drawn in 16 bits too; any is, for a variant that takes them.
+# Workloads that are listed in 16 bits too. A variant for 16 bits can draw any of them.
 _OF_HALVES = (
     "tiny_paged",
     "ragged",

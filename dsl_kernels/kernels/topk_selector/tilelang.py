@@ -1,4 +1,4 @@
-"""What TileLang is told of the exact top-k selection, whose leaves all have a text."""
+"""TileLang's settings for the exact top-k selection, whose leaves all have a text."""
 
 from ...device.tilelang.scalars import ceildiv
 
@@ -10,6 +10,6 @@ PASS_CONFIGS = {
     "tl.disable_warp_specialized": True,
 }
 
-# Not the pass over a sampled row: a batch of it is 16 registers of which one is picked by a number known at run time, and
-# TileLang's kernels spilled 76 to 192 words.
+# TileLang has no pass over a sampled row. That pass picks one of 16 registers by a number that is known at
+# run time only, and TileLang's kernels spilled 76 to 192 words.
 UNSPELLED = ("list_row",)

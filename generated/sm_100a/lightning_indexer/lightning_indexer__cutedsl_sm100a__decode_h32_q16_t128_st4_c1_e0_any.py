@@ -109,8 +109,8 @@ from dsl_kernels.kernels.lightning_indexer import cutedsl_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 32  # index heads
-QUERIES = 16  # decode: most queries a sequence; prefill: query rows a CTA
-TILE = 128  # keys a tile
+QUERIES = 16  # decode: most queries per sequence; prefill: query rows per CTA
+TILE = 128  # keys per tile
 STAGES = 4  # key tiles in flight
 TILE_GRAINS = 8
 GRAIN = 16
@@ -191,9 +191,7 @@ class Shared:
 
 @cute.jit
 def place_when_even(b, cta, ctas):
-    """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles
-    in turn.
-    """
+    """Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in turn."""
     seq = Int32(0)
     tile = cta
     step = ctas
@@ -206,11 +204,11 @@ def place_when_even(b, cta, ctas):
 
 @cute.jit
 def grain_entries(block_table, block_table_stride_0, row, first, step, last, page_size, lane):
-    """As `table_entries`, the lanes' entries of row `row` for 16 keys each, and the place of these in the
-    page.
+    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
+    in the page.
 
-    Those are of 32 / grains tiles from `first` on, `step` apart. Keys past the 16 of number `last` have
-    their entry.
+    The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
+    keys reads the entry of that group.
     """
     line = row * block_table_stride_0
     token = Int32(
@@ -224,9 +222,7 @@ def grain_entries(block_table, block_table_stride_0, row, first, step, last, pag
 
 @cute.jit
 def keys_to_score(seq_lens, seq_lens_stride_0, b, next_n, skip_below, sequence):
-    """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the
-    batch.
-    """
+    """The longest prefix that a query of each lane's sequence has to score; 0 past the batch."""
     lengths = cutlass.min(sequence, b - 1) * seq_lens_stride_0
     most_keys = Int32(0)
     for i in cutlass.range(next_n, unroll=1):
@@ -240,9 +236,10 @@ def keys_to_score(seq_lens, seq_lens_stride_0, b, next_n, skip_below, sequence):
 def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, next_n, skip_below, cta, ctas, lane):
     """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
-    Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back
-    is that of `seq`. Dealt evenly where that leaves no CTA with more tiles than contiguous equal shares
-    of all tiles, end to end, would; otherwise in such shares.
+    The inputs are the results of place_when_even, and in each lane that of keys_to_score for one of the
+    first 32 sequences. `need` becomes that of `seq`. The split is even where it gives no CTA more tiles
+    than contiguous equal shares of all tiles, end to end, would give. Otherwise the CTAs take such
+    shares.
     """
     turns = Int32(0)
     if b == 1:
@@ -295,7 +292,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, next_n, sk
                 hit = warps.ballot((upto > begin) & (upto - tiles <= begin))
                 before = warps.shuffle(upto, 31)
                 if hit != 0:
-                    # The shares are in order, so one lane at most owns this one's first tile.
+                    # Sequences are in order, so at most one lane has the first tile of this share.
                     owner = 31 - warps.clz(hit)
                     seq = batch * 32 + owner
                     tile = begin - warps.shuffle(upto - tiles, owner)
@@ -310,7 +307,7 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, next_n, skip_
     """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
     score.
 
-    `fresh` tells whether this tile is the share's first one of its sequence.
+    `fresh` says whether the tile is the first one of its sequence in this share.
     """
     fresh = (it == 0) | (tile * TILE >= need)
     while tile * TILE >= need:
@@ -327,7 +324,9 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, next_n, skip_
 
 @cute.jit
 def load_lengths(length, seq_lens, seq_lens_stride_0, seq, next_n, skip_below, thread):
-    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    """Lane i keeps the number of keys to score of query i: 0 past next_n and for a row that selection
+    takes whole.
+    """
     query = thread % 32
     length[0] = Int32(0)
     if query < next_n:
@@ -339,20 +338,22 @@ def load_lengths(length, seq_lens, seq_lens_stride_0, seq, next_n, skip_below, t
 
 @cute.jit
 def load_scale(scale, key_scales, thread):
-    """The scale of this thread's key."""
+    """Read the scale of this thread's key."""
     scale[0] = key_scales[thread // GRAIN * 32 + thread % GRAIN]
 
 
 @cute.jit
 def load_weights(weight, head_weights, first):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(8):
         cute.autovec_copy(warps.group(head_weights, 4, first // 4 + quad), warps.few(weight, 4 * quad, 4))
 
 
 @cute.jit
 def store_query(logits, logits_stride_0, logits_stride_1, logit, scale, length, seq, query, key, thread):
-    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    """Store the logit of this thread's key and one query, times the key's scale, if the query has that
+    key.
+    """
     at = key + thread
     if at < warps.shuffle(length[0], query):
         row_of_query = logits + Int64(seq) * logits_stride_0 + Int64(query) * logits_stride_1
@@ -361,11 +362,11 @@ def store_query(logits, logits_stride_0, logits_stride_1, logit, scale, length, 
 
 @cute.jit
 def grain_entries_step_1(block_table, block_table_stride_0, row, first, last, page_size, lane):
-    """As `table_entries`, the lanes' entries of row `row` for 16 keys each, and the place of these in the
-    page.
+    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
+    in the page.
 
-    Those are of 32 / grains tiles from `first` on, `step` apart. Keys past the 16 of number `last` have
-    their entry.
+    The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
+    keys reads the entry of that group.
     """
     line = row * block_table_stride_0
     token = Int32(cutlass.min((first + lane // TILE_GRAINS) * TILE_GRAINS + lane % TILE_GRAINS, last) * GRAIN)
@@ -831,7 +832,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q16_t128_st4_c1_e0_any(
     place = Int32(0)
     place_ahead = Int32(0)
     if warp == 16:
-        # Garbage past a length: nothing follows an entry before the length is known.
+        # Entries past a length are garbage: no copy uses an entry before the length is known.
         row = cutlass.min(seq, b - 1)
         entry, place = grain_entries(
             block_table, block_table_stride, row, tile, step, max_pages * page_size // GRAIN - 1, page_size,

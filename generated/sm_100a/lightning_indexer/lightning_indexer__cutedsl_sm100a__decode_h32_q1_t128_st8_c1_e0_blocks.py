@@ -60,7 +60,7 @@ from dsl_kernels.kernels.lightning_indexer import cutedsl_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 32  # index heads
-TILE = 128  # keys a tile
+TILE = 128  # keys per tile
 STAGES = 8  # key tiles in flight
 TILE_BLOCKS = 16
 BLOCK = 8
@@ -148,9 +148,7 @@ class Shared:
 
 @cute.jit
 def place_when_even(b, cta, ctas):
-    """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles
-    in turn.
-    """
+    """Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in turn."""
     seq = Int32(0)
     tile = cta
     step = ctas
@@ -163,7 +161,7 @@ def place_when_even(b, cta, ctas):
 
 @cute.jit
 def read_lengths(seq_lens, seq_lens_stride_0, b, lane):
-    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    """Read the lengths of the first 32 sequences, one per lane. Lanes past the batch read the last length."""
     lengths = cutlass.min(lane, b - 1) * seq_lens_stride_0
     length = seq_lens[lengths + 0]
     return length
@@ -173,9 +171,10 @@ def read_lengths(seq_lens, seq_lens_stride_0, b, lane):
 def block_entries(
     block_table, block_table_stride_0, row, first, step, last, page_size, block_size, sharing, lane
 ):
-    """As `grain_entries`, but of 8 keys each, and of a line of the table that rows share.
+    """Like `grain_entries`, but for 8 keys per lane and a line of the table that rows share.
 
-    Its entries name blocks of `block_size` keys, or a page, counted through all pages.
+    An entry names a block of `block_size` keys. Blocks, which may be whole pages, are numbered across
+    pages.
     """
     line = (row.to(cutlass.Uint32) // sharing.to(cutlass.Uint32)).to(Int32) * block_table_stride_0
     unit = cutlass.Uint32(block_size.to(cutlass.Uint32))
@@ -195,7 +194,7 @@ def block_entries(
 
 @cute.jit
 def lengths_to_score(length, b, skip_below, lane):
-    """What the lanes' sequences have to score, from their lengths."""
+    """The number of keys to score of each lane's sequence, from its length."""
     known = leaf.shuffle_length(length, lane)
     need = cutlass.select_((lane < b) & (known > skip_below), known, 0)
     return need
@@ -205,9 +204,10 @@ def lengths_to_score(length, b, skip_below, lane):
 def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, skip_below, cta, ctas, lane):
     """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
-    Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back
-    is that of `seq`. Dealt evenly where that leaves no CTA with more tiles than contiguous equal shares
-    of all tiles, end to end, would; otherwise in such shares.
+    The inputs are the results of place_when_even, and in each lane that of keys_to_score for one of the
+    first 32 sequences. `need` becomes that of `seq`. The split is even where it gives no CTA more tiles
+    than contiguous equal shares of all tiles, end to end, would give. Otherwise the CTAs take such
+    shares.
     """
     turns = Int32(0)
     if b == 1:
@@ -260,7 +260,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, skip_below
                 hit = warps.ballot((upto > begin) & (upto - tiles <= begin))
                 before = warps.shuffle(upto, 31)
                 if hit != 0:
-                    # The shares are in order, so one lane at most owns this one's first tile.
+                    # Sequences are in order, so at most one lane has the first tile of this share.
                     owner = 31 - warps.clz(hit)
                     seq = batch * 32 + owner
                     tile = begin - warps.shuffle(upto - tiles, owner)
@@ -275,7 +275,7 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, skip_below):
     """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
     score.
 
-    `fresh` tells whether this tile is the share's first one of its sequence.
+    `fresh` says whether the tile is the first one of its sequence in this share.
     """
     fresh = (it == 0) | (tile * TILE >= need)
     while tile * TILE >= need:
@@ -292,14 +292,16 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, skip_below):
 
 @cute.jit
 def load_weights(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(warps.group(head_weights, 4, quad), warps.few(weight, 4 * quad, 4))
 
 
 @cute.jit
 def load_lengths(length, seq_lens, seq_lens_stride_0, seq, next_n, skip_below, thread):
-    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    """Lane i keeps the number of keys to score of query i: 0 past next_n and for a row that selection
+    takes whole.
+    """
     query = thread % 32
     length[0] = Int32(0)
     if query < next_n:
@@ -311,15 +313,13 @@ def load_lengths(length, seq_lens, seq_lens_stride_0, seq, next_n, skip_below, t
 
 @cute.jit
 def load_block_scale(scale, key_scales, thread):
-    """The scale of this thread's key, where copies of 8 keys lie `apart`."""
+    """Read the scale of this thread's key, where copies of 8 keys are `apart` floats apart."""
     scale[0] = key_scales[thread // BLOCK * 32 + thread % BLOCK]
 
 
 @cute.jit
 def decode_scales(scale, mx):
-    """Where `mx` is 1, what was read of a scale is four equal UE8M0 bytes: it becomes the power of two
-    that they say.
-    """
+    """Where `mx` is 1, turn a scale of four equal UE8M0 bytes into their power of two."""
     if mx != 0:
         for i in cutlass.range_constexpr(1):
             power = cutlass.Uint32(scalars.bits_of(scale[i]) & 255)
@@ -333,7 +333,9 @@ def decode_scales(scale, mx):
 
 @cute.jit
 def store_query(logits, logits_stride_0, logits_stride_1, logit, scale, length, seq, query, key, thread):
-    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    """Store the logit of this thread's key and one query, times the key's scale, if the query has that
+    key.
+    """
     at = key + thread
     if at < warps.shuffle(length[0], query):
         row_of_query = logits + Int64(seq) * logits_stride_0 + Int64(query) * logits_stride_1
@@ -342,7 +344,7 @@ def store_query(logits, logits_stride_0, logits_stride_1, logit, scale, length, 
 
 @cute.jit
 def store_maxima(maxima, maxima_stride_0, logit, scale, length, row, key, thread):
-    """The greatest score of each 8 keys, of those that the row has; NaN does not count."""
+    """Store the greatest score of each 8 keys. Only keys that the row has count, and NaN does not."""
     at = key + thread
     own = Int32(warps.shuffle(length[0], 0))
     nothing = cutlass.Uint32(4286578688)
@@ -361,9 +363,10 @@ def store_maxima(maxima, maxima_stride_0, logit, scale, length, row, key, thread
 def block_entries_step_1(
     block_table, block_table_stride_0, row, first, last, page_size, block_size, sharing, lane
 ):
-    """As `grain_entries`, but of 8 keys each, and of a line of the table that rows share.
+    """Like `grain_entries`, but for 8 keys per lane and a line of the table that rows share.
 
-    Its entries name blocks of `block_size` keys, or a page, counted through all pages.
+    An entry names a block of `block_size` keys. Blocks, which may be whole pages, are numbered across
+    pages.
     """
     line = (row.to(cutlass.Uint32) // sharing.to(cutlass.Uint32)).to(Int32) * block_table_stride_0
     unit = cutlass.Uint32(block_size.to(cutlass.Uint32))
@@ -618,7 +621,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q1_t128_st8_c1_e0_blocks(
     place = Int32(0)
     place_ahead = Int32(0)
     if warp == 4:
-        # Garbage past a length: nothing follows an entry before the length is known.
+        # Entries past a length are garbage: no copy uses an entry before the length is known.
         row = cutlass.min(seq, b - 1)
         entry, place = block_entries(
             block_table, block_table_stride, row, tile, step, max_pages * block_size // BLOCK - 1, page_size,

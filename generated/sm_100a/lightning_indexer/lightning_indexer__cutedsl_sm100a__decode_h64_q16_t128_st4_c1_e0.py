@@ -109,8 +109,8 @@ from dsl_kernels.kernels.lightning_indexer import cutedsl_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 64  # index heads
-QUERIES = 16  # decode: most queries a sequence; prefill: query rows a CTA
-TILE = 128  # keys a tile
+QUERIES = 16  # decode: most queries per sequence; prefill: query rows per CTA
+TILE = 128  # keys per tile
 STAGES = 4  # key tiles in flight
 TILE_PAGES = 2
 INDEX_DIM = 128
@@ -181,9 +181,7 @@ class Shared:
 
 @cute.jit
 def place_when_even(b, cta, ctas):
-    """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles
-    in turn.
-    """
+    """Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in turn."""
     seq = Int32(0)
     tile = cta
     step = ctas
@@ -196,10 +194,9 @@ def place_when_even(b, cta, ctas):
 
 @cute.jit
 def table_entries(block_table, block_table_stride_0, row, first, step, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     line = row * block_table_stride_0
     entry = block_table[
@@ -210,9 +207,7 @@ def table_entries(block_table, block_table_stride_0, row, first, step, last, lan
 
 @cute.jit
 def keys_to_score(seq_lens, seq_lens_stride_0, b, next_n, skip_below, sequence):
-    """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the
-    batch.
-    """
+    """The longest prefix that a query of each lane's sequence has to score; 0 past the batch."""
     lengths = cutlass.min(sequence, b - 1) * seq_lens_stride_0
     most_keys = Int32(0)
     for i in cutlass.range(next_n, unroll=1):
@@ -226,9 +221,10 @@ def keys_to_score(seq_lens, seq_lens_stride_0, b, next_n, skip_below, sequence):
 def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, next_n, skip_below, cta, ctas, lane):
     """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
-    Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back
-    is that of `seq`. Dealt evenly where that leaves no CTA with more tiles than contiguous equal shares
-    of all tiles, end to end, would; otherwise in such shares.
+    The inputs are the results of place_when_even, and in each lane that of keys_to_score for one of the
+    first 32 sequences. `need` becomes that of `seq`. The split is even where it gives no CTA more tiles
+    than contiguous equal shares of all tiles, end to end, would give. Otherwise the CTAs take such
+    shares.
     """
     turns = Int32(0)
     if b == 1:
@@ -281,7 +277,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, next_n, sk
                 hit = warps.ballot((upto > begin) & (upto - tiles <= begin))
                 before = warps.shuffle(upto, 31)
                 if hit != 0:
-                    # The shares are in order, so one lane at most owns this one's first tile.
+                    # Sequences are in order, so at most one lane has the first tile of this share.
                     owner = 31 - warps.clz(hit)
                     seq = batch * 32 + owner
                     tile = begin - warps.shuffle(upto - tiles, owner)
@@ -296,7 +292,7 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, next_n, skip_
     """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
     score.
 
-    `fresh` tells whether this tile is the share's first one of its sequence.
+    `fresh` says whether the tile is the first one of its sequence in this share.
     """
     fresh = (it == 0) | (tile * TILE >= need)
     while tile * TILE >= need:
@@ -313,7 +309,9 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, next_n, skip_
 
 @cute.jit
 def load_lengths(length, seq_lens, seq_lens_stride_0, seq, next_n, skip_below, thread):
-    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    """Lane i keeps the number of keys to score of query i: 0 past next_n and for a row that selection
+    takes whole.
+    """
     query = thread % 32
     length[0] = Int32(0)
     if query < next_n:
@@ -325,20 +323,22 @@ def load_lengths(length, seq_lens, seq_lens_stride_0, seq, next_n, skip_below, t
 
 @cute.jit
 def load_scale(scale, key_scales, thread):
-    """The scale of this thread's key."""
+    """Read the scale of this thread's key."""
     scale[0] = key_scales[thread]
 
 
 @cute.jit
 def load_weights(weight, head_weights, first):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(8):
         cute.autovec_copy(warps.group(head_weights, 4, first // 4 + quad), warps.few(weight, 4 * quad, 4))
 
 
 @cute.jit
 def store_query(logits, logits_stride_0, logits_stride_1, logit, scale, length, seq, query, key, thread):
-    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    """Store the logit of this thread's key and one query, times the key's scale, if the query has that
+    key.
+    """
     at = key + thread
     if at < warps.shuffle(length[0], query):
         row_of_query = logits + Int64(seq) * logits_stride_0 + Int64(query) * logits_stride_1
@@ -347,10 +347,9 @@ def store_query(logits, logits_stride_0, logits_stride_1, logit, scale, length, 
 
 @cute.jit
 def table_entries_step_1(block_table, block_table_stride_0, row, first, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     line = row * block_table_stride_0
     entry = block_table[
@@ -781,7 +780,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q16_t128_st4_c1_e0(
     entry = Int32(0)
     ahead = Int32(0)
     if warp == 16:
-        # Garbage past a length: nothing follows an entry before the length is known.
+        # Entries past a length are garbage: no copy uses an entry before the length is known.
         row = cutlass.min(seq, b - 1)
         entry = table_entries(block_table, block_table_stride, row, tile, step, max_pages - 1, lane)
         ahead = table_entries(

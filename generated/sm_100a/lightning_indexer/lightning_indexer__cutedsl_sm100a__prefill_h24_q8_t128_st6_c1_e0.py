@@ -103,8 +103,8 @@ from dsl_kernels.kernels.lightning_indexer import cutedsl_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 24  # index heads
-QUERIES = 8  # decode: most queries a sequence; prefill: query rows a CTA
-TILE = 128  # keys a tile
+QUERIES = 8  # decode: most queries per sequence; prefill: query rows per CTA
+TILE = 128  # keys per tile
 STAGES = 6  # key tiles in flight
 ROWS_PER_GROUP = 2
 INDEX_DIM = 128
@@ -166,8 +166,9 @@ class Shared:
 
 @cute.jit
 def find_tiles(k_start, k_end, row, s, skv, skip_below, split, splits, lane):
-    """First key tile and tile count of a split over the union of the windows of a block of rows; a lane
-    looks at one row.
+    """The first key tile and the tile count of a split.
+
+    Splits share the union of the windows of a block of rows. Each lane reads the window of one row.
     """
     last_row = cutlass.min(row + lane % QUERIES, s - 1)
     first_key = cutlass.max(k_start[last_row], 0)
@@ -175,7 +176,7 @@ def find_tiles(k_start, k_end, row, s, skv, skip_below, split, splits, lane):
     end_to_score = cutlass.select_(
         (row + lane % QUERIES < s) & (end_key - first_key > skip_below), end_key, 0
     )
-    # From the last key that there can be, as the greatest is what a warp finds.
+    # The lowest key is found as a maximum, of the distances from LAST_KEY: a warp has no minimum.
     low = 2147483647 - warps.warp_max(cutlass.select_(end_to_score > first_key, 2147483647 - first_key, 0))
     high = warps.warp_max(cutlass.select_(end_to_score > first_key, end_to_score, 0))
     lowest = Int32(0)
@@ -190,7 +191,7 @@ def find_tiles(k_start, k_end, row, s, skv, skip_below, split, splits, lane):
 
 @cute.jit
 def load_windows(begin, size, k_start, k_end, row, s, skv, skip_below):
-    """First keys and sizes of the windows of the rows from `row` on."""
+    """Read the first keys and sizes of the windows of the rows from `row` on."""
     for i in cutlass.range_constexpr(ROWS_PER_GROUP):
         last_row = cutlass.min(row + i, s - 1)
         first_key = cutlass.max(k_start[last_row], 0)
@@ -202,24 +203,26 @@ def load_windows(begin, size, k_start, k_end, row, s, skv, skip_below):
 
 @cute.jit
 def load_scale(scale, key_scales, thread):
-    """The scale of this thread's key."""
+    """Read the scale of this thread's key."""
     scale[0] = key_scales[thread]
 
 
 @cute.jit
 def load_weights_first_0(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(warps.group(head_weights, 4, quad), warps.few(weight, 4 * quad, 4))
 
 
 @cute.jit
 def store_row_j_0(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
-    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
-    window has that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
+    that key.
+
+    `j` is the number of the row in its group.
     """
     at = key + thread
-    # One comparison: a key before the window is far behind it, too.
+    # One comparison is enough: unsigned, a key before the window is also far past its end.
     if (at - begin[0]).to(cutlass.Uint32) < size[0].to(cutlass.Uint32):
         row_of_key = logits + Int64(row) * logits_stride_0
         row_of_key[at] = logit[0] * scale[0]
@@ -227,7 +230,7 @@ def store_row_j_0(logits, logits_stride_0, logit, scale, begin, size, row, key, 
 
 @cute.jit
 def load_weights_first_32(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(
             warps.group(head_weights, 4, WEIGHT_PITCH // 4 + quad), warps.few(weight, 4 * quad, 4)
@@ -236,11 +239,13 @@ def load_weights_first_32(weight, head_weights):
 
 @cute.jit
 def store_row_j_1(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
-    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
-    window has that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
+    that key.
+
+    `j` is the number of the row in its group.
     """
     at = key + thread
-    # One comparison: a key before the window is far behind it, too.
+    # One comparison is enough: unsigned, a key before the window is also far past its end.
     if (at - begin[1]).to(cutlass.Uint32) < size[1].to(cutlass.Uint32):
         row_of_key = logits + Int64(row) * logits_stride_0
         row_of_key[at] = logit[0] * scale[0]
@@ -248,7 +253,7 @@ def store_row_j_1(logits, logits_stride_0, logit, scale, begin, size, row, key, 
 
 @cute.jit
 def load_weights_first_64(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(
             warps.group(head_weights, 4, ROWS_PER_GROUP * WEIGHT_PITCH // 4 + quad),
@@ -258,7 +263,7 @@ def load_weights_first_64(weight, head_weights):
 
 @cute.jit
 def load_weights_first_96(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(
             warps.group(head_weights, 4, (ROWS_PER_GROUP + 1) * WEIGHT_PITCH // 4 + quad),
@@ -268,7 +273,7 @@ def load_weights_first_96(weight, head_weights):
 
 @cute.jit
 def load_weights_first_128(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(
             warps.group(head_weights, 4, 2 * ROWS_PER_GROUP * WEIGHT_PITCH // 4 + quad),
@@ -278,7 +283,7 @@ def load_weights_first_128(weight, head_weights):
 
 @cute.jit
 def load_weights_first_160(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(
             warps.group(head_weights, 4, (2 * ROWS_PER_GROUP + 1) * WEIGHT_PITCH // 4 + quad),
@@ -288,7 +293,7 @@ def load_weights_first_160(weight, head_weights):
 
 @cute.jit
 def load_weights_first_192(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(
             warps.group(head_weights, 4, 3 * ROWS_PER_GROUP * WEIGHT_PITCH // 4 + quad),
@@ -298,7 +303,7 @@ def load_weights_first_192(weight, head_weights):
 
 @cute.jit
 def load_weights_first_224(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(
             warps.group(head_weights, 4, (3 * ROWS_PER_GROUP + 1) * WEIGHT_PITCH // 4 + quad),
@@ -520,7 +525,7 @@ def load(
             query_map, query_map_coords, (row, 0, 0), (QUERIES, HEADS, INDEX_DIM), queries, queries_full
         )
         for i in cutlass.range(QUERIES, unroll=1):
-            # Nothing is stored of a row past the last one.
+            # No score of a row past the last one is stored.
             query = cutlass.min(row + i, s - 1)
             with cute.arch.elect_one():
                 bulk.load_span(

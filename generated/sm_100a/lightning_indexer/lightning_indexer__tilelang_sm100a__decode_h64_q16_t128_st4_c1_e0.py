@@ -106,8 +106,8 @@ from dsl_kernels.kernels.lightning_indexer import tilelang_sm100 as leaf_sm100
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 HEADS = 64  # index heads
-QUERIES = 16  # decode: most queries a sequence; prefill: query rows a CTA
-TILE = 128  # keys a tile
+QUERIES = 16  # decode: most queries per sequence; prefill: query rows per CTA
+TILE = 128  # keys per tile
 STAGES = 4  # key tiles in flight
 TILE_PAGES = 2
 INDEX_DIM = 128
@@ -119,10 +119,9 @@ SCALE_WORD = 2048
 
 @T.macro
 def table_entries(entry: T.Ref, block_table, row, first, step, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     entry = block_table[
         row,
@@ -132,7 +131,9 @@ def table_entries(entry: T.Ref, block_table, row, first, step, last, lane):
 
 @T.macro
 def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
-    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    """Lane i keeps the number of keys to score of query i: 0 past next_n and for a row that selection
+    takes whole.
+    """
     query = T.truncmod(thread, 32)
     length[0] = 0
     if query < next_n:
@@ -143,13 +144,13 @@ def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
 
 @T.macro
 def load_scale(scale, key_scales, key_scales_slot, thread):
-    """The scale of this thread's key."""
+    """Read the scale of this thread's key."""
     scale[0] = key_scales[key_scales_slot, thread]
 
 
 @T.macro
 def load_weights(weight, head_weights, head_weights_slot, first):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(8):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -159,7 +160,9 @@ def load_weights(weight, head_weights, head_weights_slot, first):
 
 @T.macro
 def store_query(logits, logit, scale, length, seq, query, key, thread):
-    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    """Store the logit of this thread's key and one query, times the key's scale, if the query has that
+    key.
+    """
     at = key + thread
     if at < warps.shuffle(length[0], query):
         logits[seq, query, at] = logit[0] * scale[0]
@@ -167,10 +170,9 @@ def store_query(logits, logit, scale, length, seq, query, key, thread):
 
 @T.macro
 def table_entries_step_1(entry: T.Ref, block_table, row, first, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     entry = block_table[
         row, T.min((first + T.truncdiv(lane, TILE_PAGES)) * TILE_PAGES + T.truncmod(lane, TILE_PAGES), last)
@@ -574,19 +576,18 @@ def program():
             turns = T.alloc_var("int32", init=0)
             turn = T.alloc_var("int32", init=-1)
             fresh = T.alloc_var("bool", init=False)
-            # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
-            # tiles in turn.
+            # Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in
+            # turn.
             leaf.place_when_even(seq, tile, step, b, cta, ctas)
             # A launch of TileLang starts when the kernel before it has ended.
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 512) & (thread < 544):
-                # Garbage past a length: nothing follows an entry before the length is known.
+                # Entries past a length are garbage: no copy uses an entry before the length is known.
                 row = T.min(seq, b - 1)
                 table_entries(entry, block_table, row, tile, step, max_pages - 1, lane)
                 table_entries(ahead, block_table, row, tile + 16 * step, step, max_pages - 1, lane)
-            # Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past
-            # the batch.
+            # The longest prefix that a query of each lane's sequence has to score; 0 past the batch.
             leaf.keys_to_score(need, seq_lens, b, next_n, skip_below, lane)
             # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
             leaf.find_share(

@@ -57,7 +57,7 @@ from dsl_kernels.kernels.lightning_indexer import tilelang_sm100 as leaf_sm100
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 HEADS = 64  # index heads
-TILE = 128  # keys a tile
+TILE = 128  # keys per tile
 STAGES = 8  # key tiles in flight
 TILE_BLOCKS = 16
 BLOCK = 8
@@ -68,7 +68,7 @@ COLUMNS = 64
 
 @T.macro
 def read_lengths(length: T.Ref, seq_lens, b, lane):
-    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    """Read the lengths of the first 32 sequences, one per lane. Lanes past the batch read the last length."""
     length = seq_lens[T.min(lane, b - 1), 0]
 
 
@@ -76,9 +76,10 @@ def read_lengths(length: T.Ref, seq_lens, b, lane):
 def block_entries(
     entry: T.Ref, place: T.Ref, block_table, row, first, step, last, page_size, block_size, sharing, lane
 ):
-    """As `grain_entries`, but of 8 keys each, and of a line of the table that rows share.
+    """Like `grain_entries`, but for 8 keys per lane and a line of the table that rows share.
 
-    Its entries name blocks of `block_size` keys, or a page, counted through all pages.
+    An entry names a block of `block_size` keys. Blocks, which may be whole pages, are numbered across
+    pages.
     """
     unit = T.alloc_var("uint32", init=T.cast(block_size, "uint32"))
     token = T.alloc_var(
@@ -114,14 +115,14 @@ def block_entries(
 
 @T.macro
 def lengths_to_score(need: T.Ref, length, b, skip_below, lane):
-    """What the lanes' sequences have to score, from their lengths."""
+    """The number of keys to score of each lane's sequence, from its length."""
     known = leaf.shuffle_length(length, lane)
     need = T.if_then_else((lane < b) & (known > skip_below), known, 0)
 
 
 @T.macro
 def load_weights(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[head_weights_slot, (quad) * 4 + part]
@@ -129,7 +130,9 @@ def load_weights(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
-    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    """Lane i keeps the number of keys to score of query i: 0 past next_n and for a row that selection
+    takes whole.
+    """
     query = T.truncmod(thread, 32)
     length[0] = 0
     if query < next_n:
@@ -140,15 +143,13 @@ def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
 
 @T.macro
 def load_block_scale(scale, key_scales, key_scales_slot, thread):
-    """The scale of this thread's key, where copies of 8 keys lie `apart`."""
+    """Read the scale of this thread's key, where copies of 8 keys are `apart` floats apart."""
     scale[0] = key_scales[key_scales_slot, T.truncdiv(thread, BLOCK) * 32 + T.truncmod(thread, BLOCK)]
 
 
 @T.macro
 def decode_scales(scale, mx):
-    """Where `mx` is 1, what was read of a scale is four equal UE8M0 bytes: it becomes the power of two
-    that they say.
-    """
+    """Where `mx` is 1, turn a scale of four equal UE8M0 bytes into their power of two."""
     if mx != 0:
         for i in T.unroll(1):
             power = T.alloc_var("uint32", init=scalars.bits_of(scale[i]) & T.uint32(255))
@@ -162,7 +163,9 @@ def decode_scales(scale, mx):
 
 @T.macro
 def store_query(logits, logit, scale, length, seq, query, key, thread):
-    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    """Store the logit of this thread's key and one query, times the key's scale, if the query has that
+    key.
+    """
     at = key + thread
     if at < warps.shuffle(length[0], query):
         logits[seq, query, at] = logit[0] * scale[0]
@@ -170,7 +173,7 @@ def store_query(logits, logit, scale, length, seq, query, key, thread):
 
 @T.macro
 def store_maxima(maxima, logit, scale, length, row, key, thread):
-    """The greatest score of each 8 keys, of those that the row has; NaN does not count."""
+    """Store the greatest score of each 8 keys. Only keys that the row has count, and NaN does not."""
     at = key + thread
     own = T.alloc_var("int32", init=warps.shuffle(length[0], 0))
     nothing = T.alloc_var("uint32", init=4286578688)
@@ -188,9 +191,10 @@ def store_maxima(maxima, logit, scale, length, row, key, thread):
 def block_entries_step_1(
     entry: T.Ref, place: T.Ref, block_table, row, first, last, page_size, block_size, sharing, lane
 ):
-    """As `grain_entries`, but of 8 keys each, and of a line of the table that rows share.
+    """Like `grain_entries`, but for 8 keys per lane and a line of the table that rows share.
 
-    Its entries name blocks of `block_size` keys, or a page, counted through all pages.
+    An entry names a block of `block_size` keys. Blocks, which may be whole pages, are numbered across
+    pages.
     """
     unit = T.alloc_var("uint32", init=T.cast(block_size, "uint32"))
     token = T.alloc_var(
@@ -462,8 +466,8 @@ def program():
             turns = T.alloc_var("int32", init=0)
             turn = T.alloc_var("int32", init=-1)
             fresh = T.alloc_var("bool", init=False)
-            # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
-            # tiles in turn.
+            # Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in
+            # turn.
             leaf.place_when_even(seq, tile, step, b, cta, ctas)
             # A launch of TileLang starts when the kernel before it has ended.
             early_length = T.alloc_var("int32", init=0)
@@ -473,7 +477,7 @@ def program():
             place = T.alloc_var("int32", init=0)
             place_ahead = T.alloc_var("int32", init=0)
             if (thread >= 128) & (thread < 160):
-                # Garbage past a length: nothing follows an entry before the length is known.
+                # Entries past a length are garbage: no copy uses an entry before the length is known.
                 row = T.min(seq, b - 1)
                 block_entries(
                     entry, place, block_table, row, tile, step, T.truncdiv(max_pages * block_size, BLOCK) - 1,

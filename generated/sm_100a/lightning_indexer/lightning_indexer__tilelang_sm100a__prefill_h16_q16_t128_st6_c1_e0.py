@@ -100,8 +100,8 @@ from dsl_kernels.kernels.lightning_indexer import tilelang_sm100 as leaf_sm100
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 HEADS = 16  # index heads
-QUERIES = 16  # decode: most queries a sequence; prefill: query rows a CTA
-TILE = 128  # keys a tile
+QUERIES = 16  # decode: most queries per sequence; prefill: query rows per CTA
+TILE = 128  # keys per tile
 STAGES = 6  # key tiles in flight
 ROWS_PER_GROUP = 4
 INDEX_DIM = 128
@@ -111,8 +111,9 @@ COLUMNS = 256
 
 @T.macro
 def find_tiles(first: T.Ref, turns: T.Ref, k_start, k_end, row, s, skv, skip_below, split, splits, lane):
-    """First key tile and tile count of a split over the union of the windows of a block of rows; a lane
-    looks at one row.
+    """The first key tile and the tile count of a split.
+
+    Splits share the union of the windows of a block of rows. Each lane reads the window of one row.
     """
     last_row = T.min(row + T.truncmod(lane, QUERIES), s - 1)
     first_key = T.max(k_start[last_row], 0)
@@ -120,7 +121,7 @@ def find_tiles(first: T.Ref, turns: T.Ref, k_start, k_end, row, s, skv, skip_bel
     end_to_score = T.if_then_else(
         (row + T.truncmod(lane, QUERIES) < s) & (end_key - first_key > skip_below), end_key, 0
     )
-    # From the last key that there can be, as the greatest is what a warp finds.
+    # The lowest key is found as a maximum, of the distances from LAST_KEY: a warp has no minimum.
     low = 2147483647 - warps.warp_max(T.if_then_else(end_to_score > first_key, 2147483647 - first_key, 0))
     high = warps.warp_max(T.if_then_else(end_to_score > first_key, end_to_score, 0))
     lowest = T.alloc_var("int32", init=0)
@@ -134,7 +135,7 @@ def find_tiles(first: T.Ref, turns: T.Ref, k_start, k_end, row, s, skv, skip_bel
 
 @T.macro
 def load_windows(begin, size, k_start, k_end, row, s, skv, skip_below):
-    """First keys and sizes of the windows of the rows from `row` on."""
+    """Read the first keys and sizes of the windows of the rows from `row` on."""
     for i in T.unroll(ROWS_PER_GROUP):
         last_row = T.min(row + i, s - 1)
         first_key = T.max(k_start[last_row], 0)
@@ -146,13 +147,13 @@ def load_windows(begin, size, k_start, k_end, row, s, skv, skip_below):
 
 @T.macro
 def load_scale(scale, key_scales, key_scales_slot, thread):
-    """The scale of this thread's key."""
+    """Read the scale of this thread's key."""
     scale[0] = key_scales[key_scales_slot, thread]
 
 
 @T.macro
 def load_weights_first_0(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[head_weights_slot, (quad) * 4 + part]
@@ -160,18 +161,20 @@ def load_weights_first_0(weight, head_weights, head_weights_slot):
 
 @T.macro
 def store_row_j_0(logits, logit, scale, begin, size, row, key, thread):
-    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
-    window has that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
+    that key.
+
+    `j` is the number of the row in its group.
     """
     at = key + thread
-    # One comparison: a key before the window is far behind it, too.
+    # One comparison is enough: unsigned, a key before the window is also far past its end.
     if warps.below(T.cast((at - begin[0]), "uint32"), T.cast(size[0], "uint32")):
         logits[row, at] = logit[0] * scale[0]
 
 
 @T.macro
 def load_weights_first_32(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[head_weights_slot, (WEIGHT_PITCH // 4 + quad) * 4 + part]
@@ -179,18 +182,20 @@ def load_weights_first_32(weight, head_weights, head_weights_slot):
 
 @T.macro
 def store_row_j_1(logits, logit, scale, begin, size, row, key, thread):
-    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
-    window has that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
+    that key.
+
+    `j` is the number of the row in its group.
     """
     at = key + thread
-    # One comparison: a key before the window is far behind it, too.
+    # One comparison is enough: unsigned, a key before the window is also far past its end.
     if warps.below(T.cast((at - begin[1]), "uint32"), T.cast(size[1], "uint32")):
         logits[row, at] = logit[0] * scale[0]
 
 
 @T.macro
 def load_weights_first_64(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -200,18 +205,20 @@ def load_weights_first_64(weight, head_weights, head_weights_slot):
 
 @T.macro
 def store_row_j_2(logits, logit, scale, begin, size, row, key, thread):
-    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
-    window has that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
+    that key.
+
+    `j` is the number of the row in its group.
     """
     at = key + thread
-    # One comparison: a key before the window is far behind it, too.
+    # One comparison is enough: unsigned, a key before the window is also far past its end.
     if warps.below(T.cast((at - begin[2]), "uint32"), T.cast(size[2], "uint32")):
         logits[row, at] = logit[0] * scale[0]
 
 
 @T.macro
 def load_weights_first_96(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -221,18 +228,20 @@ def load_weights_first_96(weight, head_weights, head_weights_slot):
 
 @T.macro
 def store_row_j_3(logits, logit, scale, begin, size, row, key, thread):
-    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
-    window has that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
+    that key.
+
+    `j` is the number of the row in its group.
     """
     at = key + thread
-    # One comparison: a key before the window is far behind it, too.
+    # One comparison is enough: unsigned, a key before the window is also far past its end.
     if warps.below(T.cast((at - begin[3]), "uint32"), T.cast(size[3], "uint32")):
         logits[row, at] = logit[0] * scale[0]
 
 
 @T.macro
 def load_weights_first_128(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -242,7 +251,7 @@ def load_weights_first_128(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_weights_first_160(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -252,7 +261,7 @@ def load_weights_first_160(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_weights_first_192(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -262,7 +271,7 @@ def load_weights_first_192(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_weights_first_224(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -272,7 +281,7 @@ def load_weights_first_224(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_weights_first_256(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -282,7 +291,7 @@ def load_weights_first_256(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_weights_first_288(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -292,7 +301,7 @@ def load_weights_first_288(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_weights_first_320(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -302,7 +311,7 @@ def load_weights_first_320(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_weights_first_352(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -312,7 +321,7 @@ def load_weights_first_352(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_weights_first_384(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -322,7 +331,7 @@ def load_weights_first_384(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_weights_first_416(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -332,7 +341,7 @@ def load_weights_first_416(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_weights_first_448(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -342,7 +351,7 @@ def load_weights_first_448(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_weights_first_480(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
@@ -589,7 +598,7 @@ def load(
             "UINT8", queries, 0, queries_full, 0, (row, 0, 0)
         )
         for i in T.serial(QUERIES):
-            # Nothing is stored of a row past the last one.
+            # No score of a row past the last one is stored.
             query = T.min(row + i, s - 1)
             T.tma_copy(
                 weights_words[query, 0 : HEADS], head_weights[0, i * WEIGHT_PITCH : i * WEIGHT_PITCH + HEADS],

@@ -45,8 +45,8 @@ from dsl_kernels.kernels.lightning_indexer import cutedsl_sm90 as leaf_sm90
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 16  # index heads
-QUERIES = 8  # decode: most queries a sequence; prefill: query rows a CTA
-TILE = 256  # keys a tile
+QUERIES = 8  # decode: most queries per sequence; prefill: query rows per CTA
+TILE = 256  # keys per tile
 STAGES = 4  # key tiles in flight
 TILE_PAGES = 4
 INDEX_DIM = 128
@@ -114,9 +114,7 @@ class Shared:
 
 @cute.jit
 def place_when_even(b, cta, ctas):
-    """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles
-    in turn.
-    """
+    """Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in turn."""
     seq = Int32(0)
     tile = cta
     step = ctas
@@ -129,10 +127,9 @@ def place_when_even(b, cta, ctas):
 
 @cute.jit
 def table_entries(block_table, block_table_stride_0, row, first, step, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     line = row * block_table_stride_0
     entry = block_table[
@@ -143,9 +140,7 @@ def table_entries(block_table, block_table_stride_0, row, first, step, last, lan
 
 @cute.jit
 def keys_to_score(seq_lens, seq_lens_stride_0, b, next_n, skip_below, sequence):
-    """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the
-    batch.
-    """
+    """The longest prefix that a query of each lane's sequence has to score; 0 past the batch."""
     lengths = cutlass.min(sequence, b - 1) * seq_lens_stride_0
     most_keys = Int32(0)
     for i in cutlass.range(next_n, unroll=1):
@@ -159,9 +154,10 @@ def keys_to_score(seq_lens, seq_lens_stride_0, b, next_n, skip_below, sequence):
 def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, next_n, skip_below, cta, ctas, lane):
     """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
-    Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back
-    is that of `seq`. Dealt evenly where that leaves no CTA with more tiles than contiguous equal shares
-    of all tiles, end to end, would; otherwise in such shares.
+    The inputs are the results of place_when_even, and in each lane that of keys_to_score for one of the
+    first 32 sequences. `need` becomes that of `seq`. The split is even where it gives no CTA more tiles
+    than contiguous equal shares of all tiles, end to end, would give. Otherwise the CTAs take such
+    shares.
     """
     turns = Int32(0)
     if b == 1:
@@ -214,7 +210,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, next_n, sk
                 hit = warps.ballot((upto > begin) & (upto - tiles <= begin))
                 before = warps.shuffle(upto, 31)
                 if hit != 0:
-                    # The shares are in order, so one lane at most owns this one's first tile.
+                    # Sequences are in order, so at most one lane has the first tile of this share.
                     owner = 31 - warps.clz(hit)
                     seq = batch * 32 + owner
                     tile = begin - warps.shuffle(upto - tiles, owner)
@@ -229,7 +225,7 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, next_n, skip_
     """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
     score.
 
-    `fresh` tells whether this tile is the share's first one of its sequence.
+    `fresh` says whether the tile is the first one of its sequence in this share.
     """
     fresh = (it == 0) | (tile * TILE >= need)
     while tile * TILE >= need:
@@ -246,7 +242,7 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, next_n, skip_
 
 @cute.jit
 def read_scales(scale, key_scales, thread):
-    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    """Read the scales of this thread's keys of one product, from key `first` of the tile on."""
     own = key_scales + (thread // 32 * 16 + thread % 32 // 4)
     scale[0] = own[0]
     scale[1] = own[8]
@@ -254,8 +250,8 @@ def read_scales(scale, key_scales, thread):
 
 @cute.jit
 def read_query_lengths(length, seq_lens, seq_lens_stride_0, seq, query, next_n, skip_below, thread):
-    """Keys to score of this thread's query of a product; 0 past next_n and for a row that selection takes
-    whole.
+    """Read the number of keys to score of this thread's query: 0 past next_n and for a row that selection
+    takes whole.
     """
     own = query + thread % 4
     found = Int32(0)
@@ -269,9 +265,7 @@ def read_query_lengths(length, seq_lens, seq_lens_stride_0, seq, query, next_n, 
 
 @cute.jit
 def read_weights(weight, head_weights, first, thread):
-    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
-    a time.
-    """
+    """Read this thread's weights, query by query and two at a time, from `first` of the slot on."""
     own = head_weights + first
     for pair in cutlass.range_constexpr(HEADS // 8):
         cute.autovec_copy(warps.group(own, 2, pair * 4 + thread % 4), warps.few(weight, pair * 2, 2))
@@ -294,8 +288,10 @@ def read_weights(weight, head_weights, first, thread):
 
 @cute.jit
 def weigh(logit, acc, weight, thread):
-    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
-    dealt to its four lanes.
+    """logit = sum_h weight[query, h] * max(acc[key, query, h], 0), for a product's queries and a quad's
+    keys.
+
+    Each of the quad's four lanes keeps its share of the logits.
     """
     odd = thread % 2 == 1
     upper = thread // 2 % 2 == 1
@@ -377,7 +373,7 @@ def weigh(logit, acc, weight, thread):
 
 @cute.jit
 def store_logits(logits, logits_stride_0, logits_stride_1, logit, scale, length, seq, query, key, thread):
-    """Store this thread's logits of a product, times the scales: those of keys that its query has."""
+    """Store this thread's logits of a product, times the scales, for the keys that its query has."""
     at = key + (thread // 32 * 16 + thread % 32 // 4)
     to = logits + Int64(seq) * logits_stride_0 + Int64(query + thread % 4) * logits_stride_1 + at
     leaf_sm90.store_where(to, logit[0] * scale[0], at < length[0])
@@ -387,10 +383,9 @@ def store_logits(logits, logits_stride_0, logits_stride_1, logit, scale, length,
 
 @cute.jit
 def table_entries_step_1(block_table, block_table_stride_0, row, first, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     line = row * block_table_stride_0
     entry = block_table[
@@ -573,7 +568,7 @@ def lightning_indexer__cutedsl_sm90a__decode_h16_q8_t256_st4_c1_e0(
     entry = Int32(0)
     ahead = Int32(0)
     if warp == 16:
-        # Garbage past a length: nothing follows an entry before the length is known.
+        # Entries past a length are garbage: no copy uses an entry before the length is known.
         row = cutlass.min(seq, b - 1)
         entry = table_entries(block_table, block_table_stride, row, tile, step, max_pages - 1, lane)
         ahead = table_entries(

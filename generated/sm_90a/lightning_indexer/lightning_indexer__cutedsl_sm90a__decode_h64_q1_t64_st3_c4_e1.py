@@ -45,7 +45,7 @@ from dsl_kernels.kernels.lightning_indexer import cutedsl_sm90 as leaf_sm90
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 64  # index heads
-TILE = 64  # keys a tile
+TILE = 64  # keys per tile
 STAGES = 3  # key tiles in flight
 TILE_PAGES = 1
 INDEX_DIM = 128
@@ -111,9 +111,7 @@ class Shared:
 
 @cute.jit
 def place_when_even(b, cta, ctas):
-    """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles
-    in turn.
-    """
+    """Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in turn."""
     seq = Int32(0)
     tile = cta
     step = ctas
@@ -126,7 +124,7 @@ def place_when_even(b, cta, ctas):
 
 @cute.jit
 def read_lengths(seq_lens, seq_lens_stride_0, b, lane):
-    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    """Read the lengths of the first 32 sequences, one per lane. Lanes past the batch read the last length."""
     lengths = cutlass.min(lane, b - 1) * seq_lens_stride_0
     length = seq_lens[lengths + 0]
     return length
@@ -134,10 +132,9 @@ def read_lengths(seq_lens, seq_lens_stride_0, b, lane):
 
 @cute.jit
 def table_entries(block_table, block_table_stride_0, row, first, step, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     line = row * block_table_stride_0
     entry = block_table[line + cutlass.min(first + lane * step + lane % TILE_PAGES, last)]
@@ -146,7 +143,7 @@ def table_entries(block_table, block_table_stride_0, row, first, step, last, lan
 
 @cute.jit
 def lengths_to_score(length, b, skip_below, lane):
-    """What the lanes' sequences have to score, from their lengths."""
+    """The number of keys to score of each lane's sequence, from its length."""
     known = leaf.shuffle_length(length, lane)
     need = cutlass.select_((lane < b) & (known > skip_below), known, 0)
     return need
@@ -156,9 +153,10 @@ def lengths_to_score(length, b, skip_below, lane):
 def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, skip_below, cta, ctas, lane):
     """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
-    Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back
-    is that of `seq`. Dealt evenly where that leaves no CTA with more tiles than contiguous equal shares
-    of all tiles, end to end, would; otherwise in such shares.
+    The inputs are the results of place_when_even, and in each lane that of keys_to_score for one of the
+    first 32 sequences. `need` becomes that of `seq`. The split is even where it gives no CTA more tiles
+    than contiguous equal shares of all tiles, end to end, would give. Otherwise the CTAs take such
+    shares.
     """
     turns = Int32(0)
     if b == 1:
@@ -211,7 +209,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, skip_below
                 hit = warps.ballot((upto > begin) & (upto - tiles <= begin))
                 before = warps.shuffle(upto, 31)
                 if hit != 0:
-                    # The shares are in order, so one lane at most owns this one's first tile.
+                    # Sequences are in order, so at most one lane has the first tile of this share.
                     owner = 31 - warps.clz(hit)
                     seq = batch * 32 + owner
                     tile = begin - warps.shuffle(upto - tiles, owner)
@@ -226,7 +224,7 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, skip_below):
     """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
     score.
 
-    `fresh` tells whether this tile is the share's first one of its sequence.
+    `fresh` says whether the tile is the first one of its sequence in this share.
     """
     fresh = (it == 0) | (tile * TILE >= need)
     while tile * TILE >= need:
@@ -243,9 +241,7 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, skip_below):
 
 @cute.jit
 def read_weights(weight, head_weights, thread):
-    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
-    a time.
-    """
+    """Read this thread's weights, query by query and two at a time, from `first` of the slot on."""
     own = head_weights
     for pair in cutlass.range_constexpr(HEADS // 8):
         cute.autovec_copy(warps.group(own, 2, pair * 4 + thread % 4), warps.few(weight, pair * 2, 2))
@@ -253,15 +249,17 @@ def read_weights(weight, head_weights, thread):
 
 @cute.jit
 def read_scales(scale, key_scales, thread):
-    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    """Read the scales of this thread's keys of one product, from key `first` of the tile on."""
     own = key_scales + (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2)))
     scale[0] = own[0]
 
 
 @cute.jit
 def weigh(logit, acc, weight, thread):
-    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
-    dealt to its four lanes.
+    """logit = sum_h weight[query, h] * max(acc[key, query, h], 0), for a product's queries and a quad's
+    keys.
+
+    Each of the quad's four lanes keeps its share of the logits.
     """
     odd = thread % 2 == 1
     total_0_0 = Float32(0.0)
@@ -280,13 +278,13 @@ def weigh(logit, acc, weight, thread):
 
 @cute.jit
 def one_length(length, need):
-    """The length of the only query of a sequence."""
+    """Set the length to that of the sequence's only query."""
     length[0] = need
 
 
 @cute.jit
 def store_logits(logits, logits_stride_0, logits_stride_1, logit, scale, length, seq, key, thread):
-    """Store this thread's logits of a product, times the scales: those of keys that its query has."""
+    """Store this thread's logits of a product, times the scales, for the keys that its query has."""
     at = key + (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2)))
     to = logits + Int64(seq) * logits_stride_0 + Int64(0) * logits_stride_1 + at
     leaf_sm90.store_where(to, logit[0] * scale[0], (thread % 4 < 2) & (at < length[0]))
@@ -294,10 +292,9 @@ def store_logits(logits, logits_stride_0, logits_stride_1, logit, scale, length,
 
 @cute.jit
 def table_entries_step_1(block_table, block_table_stride_0, row, first, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     line = row * block_table_stride_0
     entry = block_table[line + cutlass.min(first + lane + lane % TILE_PAGES, last)]
@@ -465,7 +462,7 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
     entry = Int32(0)
     ahead = Int32(0)
     if warp == 4:
-        # Garbage past a length: nothing follows an entry before the length is known.
+        # Entries past a length are garbage: no copy uses an entry before the length is known.
         row = cutlass.min(seq, b - 1)
         entry = table_entries(block_table, block_table_stride, row, tile, step, max_pages - 1, lane)
         ahead = table_entries(

@@ -9,7 +9,7 @@ edit those, not this file. Knobs: mode=prefill, heads=8, queries=16, tile=64, st
   |=== queries ==>|   queries head_weights, once; bulk -> wgmma
 
 roles
-  score      threads 0..511  products and epilogue, 4 query rows a replica
+  score      threads 0..511  products and epilogue, 4 query rows per replica
   load       threads 512..543  key tiles, queries
 buffers
   keys       6 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
@@ -44,8 +44,8 @@ from dsl_kernels.kernels.lightning_indexer import cutedsl_sm90 as leaf_sm90
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 8  # index heads
-QUERIES = 16  # decode: most queries a sequence; prefill: query rows a CTA
-TILE = 64  # keys a tile
+QUERIES = 16  # decode: most queries per sequence; prefill: query rows per CTA
+TILE = 64  # keys per tile
 STAGES = 6  # key tiles in flight
 BLOCK = 64
 ROWS_PER_PRODUCT = 4
@@ -104,8 +104,9 @@ class Shared:
 
 @cute.jit
 def find_tiles(k_start, k_end, row, s, skv, skip_below, split, splits, lane):
-    """First key tile and tile count of a split over the union of the windows of a block of rows; a lane
-    looks at one row.
+    """The first key tile and the tile count of a split.
+
+    Splits share the union of the windows of a block of rows. Each lane reads the window of one row.
     """
     last_row = cutlass.min(row + lane % QUERIES, s - 1)
     first_key = cutlass.max(k_start[last_row], 0)
@@ -113,7 +114,7 @@ def find_tiles(k_start, k_end, row, s, skv, skip_below, split, splits, lane):
     end_to_score = cutlass.select_(
         (row + lane % QUERIES < s) & (end_key - first_key > skip_below), end_key, 0
     )
-    # From the last key that there can be, as the greatest is what a warp finds.
+    # The lowest key is found as a maximum, of the distances from LAST_KEY: a warp has no minimum.
     low = 2147483647 - warps.warp_max(cutlass.select_(end_to_score > first_key, 2147483647 - first_key, 0))
     high = warps.warp_max(cutlass.select_(end_to_score > first_key, end_to_score, 0))
     lowest = Int32(0)
@@ -128,7 +129,7 @@ def find_tiles(k_start, k_end, row, s, skv, skip_below, split, splits, lane):
 
 @cute.jit
 def read_windows(begin, size, k_start, k_end, row, s, skv, skip_below, thread):
-    """First key and size of the window of this thread's row."""
+    """Read the first key and the size of the window of this thread's row."""
     last_row = cutlass.min(row + thread % 4, s - 1)
     first_key = cutlass.max(k_start[last_row], 0)
     end_key = cutlass.min(k_end[last_row], skv)
@@ -139,9 +140,7 @@ def read_windows(begin, size, k_start, k_end, row, s, skv, skip_below, thread):
 
 @cute.jit
 def read_weights(weight, head_weights, first, thread):
-    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
-    a time.
-    """
+    """Read this thread's weights, query by query and two at a time, from `first` of the slot on."""
     own = head_weights + first
     for pair in cutlass.range_constexpr(1):
         cute.autovec_copy(warps.group(own, 2, pair * 4 + thread % 4), warps.few(weight, pair * 2, 2))
@@ -164,7 +163,7 @@ def read_weights(weight, head_weights, first, thread):
 
 @cute.jit
 def read_scales(scale, key_scales, thread):
-    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    """Read the scales of this thread's keys of one product, from key `first` of the tile on."""
     own = key_scales + (thread // 32 * 16 + thread % 32 // 4)
     scale[0] = own[0]
     scale[1] = own[8]
@@ -172,8 +171,10 @@ def read_scales(scale, key_scales, thread):
 
 @cute.jit
 def weigh(logit, acc, weight, thread):
-    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
-    dealt to its four lanes.
+    """logit = sum_h weight[query, h] * max(acc[key, query, h], 0), for a product's queries and a quad's
+    keys.
+
+    Each of the quad's four lanes keeps its share of the logits.
     """
     odd = thread % 2 == 1
     upper = thread // 2 % 2 == 1
@@ -231,8 +232,8 @@ def weigh(logit, acc, weight, thread):
 
 @cute.jit
 def store_window(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
-    """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
-    # What does not change from product to product comes first, so that it is found once.
+    """Store this thread's logits of a product, times the scales, for the keys in its row's window."""
+    # The part of the address that is the same for all products comes first, so it is computed once.
     to = logits + Int64(row + thread % 4) * logits_stride_0 + (thread // 32 * 16 + thread % 32 // 4)
     there = to + key
     place = key - (begin[0] - (thread // 32 * 16 + thread % 32 // 4))
@@ -249,7 +250,7 @@ def score(
     head_weights: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer,
     row: Int32, first: Int32, turns: Int32, thread: Int32, warp: Int32
 ):
-    """Products and epilogue, 4 query rows a replica."""
+    """Products and epilogue, 4 query rows per replica."""
     score_a = SCORE.operand_a(keys, TILE, INDEX_DIM, STAGES, 128)
     score_b = SCORE.operand_b(queries, QUERIES * HEADS, INDEX_DIM, 1, 128)
     acc = SCORE.accumulators()
@@ -274,7 +275,7 @@ def score(
             False
         )
         warpgroup.commit_group()
-        # Two scales a lane are two registers too many while the product runs.
+        # Two scales per lane are two registers too many while the product runs.
         warpgroup.wait_group(0)
         read_scales(scale, key_scales + it % STAGES * TILE, worker)
         warpgroup.wait_group(0)
@@ -301,7 +302,7 @@ def load(
             query_map, query_map_coords, (row, 0, 0), (QUERIES, HEADS, INDEX_DIM), queries, queries_full
         )
         for i in cutlass.range(QUERIES, unroll=1):
-            # Nothing is stored of a row past the last one.
+            # No score of a row past the last one is stored.
             query = cutlass.min(row + i, s - 1)
             with cute.arch.elect_one():
                 bulk.load_span(

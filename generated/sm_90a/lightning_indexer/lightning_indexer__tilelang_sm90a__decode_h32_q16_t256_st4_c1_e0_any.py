@@ -44,8 +44,8 @@ from dsl_kernels.kernels.lightning_indexer import tilelang_sm90 as leaf_sm90
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 HEADS = 32  # index heads
-QUERIES = 16  # decode: most queries a sequence; prefill: query rows a CTA
-TILE = 256  # keys a tile
+QUERIES = 16  # decode: most queries per sequence; prefill: query rows per CTA
+TILE = 256  # keys per tile
 STAGES = 4  # key tiles in flight
 TILE_GRAINS = 16
 GRAIN = 16
@@ -57,11 +57,11 @@ COLUMNS = 128
 
 @T.macro
 def grain_entries(entry: T.Ref, place: T.Ref, block_table, row, first, step, last, page_size, lane):
-    """As `table_entries`, the lanes' entries of row `row` for 16 keys each, and the place of these in the
-    page.
+    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
+    in the page.
 
-    Those are of 32 / grains tiles from `first` on, `step` apart. Keys past the 16 of number `last` have
-    their entry.
+    The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
+    keys reads the entry of that group.
     """
     token = T.alloc_var(
         "int32",
@@ -79,7 +79,7 @@ def grain_entries(entry: T.Ref, place: T.Ref, block_table, row, first, step, las
 
 @T.macro
 def read_scales(scale, key_scales, key_scales_slot, thread):
-    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    """Read the scales of this thread's keys of one product, from key `first` of the tile on."""
     scale[0] = key_scales[
         key_scales_slot, T.truncdiv(thread, 32) * 32 + T.truncdiv(T.truncmod(thread, 32), 4) + 0
     ]
@@ -90,8 +90,8 @@ def read_scales(scale, key_scales, key_scales_slot, thread):
 
 @T.macro
 def read_query_lengths(length, seq_lens, seq, query, next_n, skip_below, thread):
-    """Keys to score of this thread's query of a product; 0 past next_n and for a row that selection takes
-    whole.
+    """Read the number of keys to score of this thread's query: 0 past next_n and for a row that selection
+    takes whole.
     """
     own = query + T.truncmod(thread, 4)
     found = T.alloc_var("int32", init=0)
@@ -104,9 +104,7 @@ def read_query_lengths(length, seq_lens, seq, query, next_n, skip_below, thread)
 
 @T.macro
 def read_weights(weight, head_weights, head_weights_slot, first, thread):
-    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
-    a time.
-    """
+    """Read this thread's weights, query by query and two at a time, from `first` of the slot on."""
     for pair in T.unroll(HEADS // 8):
         for part in T.vectorized(2):
             weight[pair * 2 + part] = head_weights[
@@ -134,8 +132,10 @@ def read_weights(weight, head_weights, head_weights_slot, first, thread):
 
 @T.macro
 def weigh(logit, acc, weight, thread):
-    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
-    dealt to its four lanes.
+    """logit = sum_h weight[query, h] * max(acc[key, query, h], 0), for a product's queries and a quad's
+    keys.
+
+    Each of the quad's four lanes keeps its share of the logits.
     """
     odd = T.truncmod(thread, 2) == 1
     upper = T.truncmod(T.truncdiv(thread, 2), 2) == 1
@@ -209,7 +209,7 @@ def weigh(logit, acc, weight, thread):
 
 @T.macro
 def store_logits(logits, logit, scale, length, seq, query, key, thread):
-    """Store this thread's logits of a product, times the scales: those of keys that its query has."""
+    """Store this thread's logits of a product, times the scales, for the keys that its query has."""
     at = key + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4))
     leaf_sm90.store_where(
         logits[seq, query + T.truncmod(thread, 4), at + 0], logit[0] * scale[0], at < length[0]
@@ -221,11 +221,11 @@ def store_logits(logits, logit, scale, length, seq, query, key, thread):
 
 @T.macro
 def grain_entries_step_1(entry: T.Ref, place: T.Ref, block_table, row, first, last, page_size, lane):
-    """As `table_entries`, the lanes' entries of row `row` for 16 keys each, and the place of these in the
-    page.
+    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
+    in the page.
 
-    Those are of 32 / grains tiles from `first` on, `step` apart. Keys past the 16 of number `last` have
-    their entry.
+    The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
+    keys reads the entry of that group.
     """
     token = T.alloc_var(
         "int32",
@@ -430,8 +430,8 @@ def program():
             turns = T.alloc_var("int32", init=0)
             turn = T.alloc_var("int32", init=-1)
             fresh = T.alloc_var("bool", init=False)
-            # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
-            # tiles in turn.
+            # Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in
+            # turn.
             leaf.place_when_even(seq, tile, step, b, cta, ctas)
             # A launch of TileLang starts when the kernel before it has ended.
             entry = T.alloc_var("int32", init=0)
@@ -439,7 +439,7 @@ def program():
             place = T.alloc_var("int32", init=0)
             place_ahead = T.alloc_var("int32", init=0)
             if (thread >= 512) & (thread < 544):
-                # Garbage past a length: nothing follows an entry before the length is known.
+                # Entries past a length are garbage: no copy uses an entry before the length is known.
                 row = T.min(seq, b - 1)
                 grain_entries(
                     entry, place, block_table, row, tile, step, T.truncdiv(max_pages * page_size, GRAIN) - 1,
@@ -449,8 +449,7 @@ def program():
                     ahead, place_ahead, block_table, row, tile + 2 * step, step,
                     T.truncdiv(max_pages * page_size, GRAIN) - 1, page_size, lane
                 )
-            # Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past
-            # the batch.
+            # The longest prefix that a query of each lane's sequence has to score; 0 past the batch.
             leaf.keys_to_score(need, seq_lens, b, next_n, skip_below, lane)
             # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
             leaf.find_share(

@@ -44,7 +44,7 @@ from dsl_kernels.kernels.lightning_indexer import tilelang_sm90 as leaf_sm90
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 HEADS = 32  # index heads
-TILE = 64  # keys a tile
+TILE = 64  # keys per tile
 STAGES = 3  # key tiles in flight
 TILE_BLOCKS = 8
 BLOCK = 8
@@ -55,7 +55,7 @@ COLUMNS = 32
 
 @T.macro
 def read_lengths(length: T.Ref, seq_lens, b, lane):
-    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    """Read the lengths of the first 32 sequences, one per lane. Lanes past the batch read the last length."""
     length = seq_lens[T.min(lane, b - 1), 0]
 
 
@@ -63,9 +63,10 @@ def read_lengths(length: T.Ref, seq_lens, b, lane):
 def block_entries(
     entry: T.Ref, place: T.Ref, block_table, row, first, step, last, page_size, block_size, sharing, lane
 ):
-    """As `grain_entries`, but of 8 keys each, and of a line of the table that rows share.
+    """Like `grain_entries`, but for 8 keys per lane and a line of the table that rows share.
 
-    Its entries name blocks of `block_size` keys, or a page, counted through all pages.
+    An entry names a block of `block_size` keys. Blocks, which may be whole pages, are numbered across
+    pages.
     """
     unit = T.alloc_var("uint32", init=T.cast(block_size, "uint32"))
     token = T.alloc_var(
@@ -101,16 +102,14 @@ def block_entries(
 
 @T.macro
 def lengths_to_score(need: T.Ref, length, b, skip_below, lane):
-    """What the lanes' sequences have to score, from their lengths."""
+    """The number of keys to score of each lane's sequence, from its length."""
     known = leaf.shuffle_length(length, lane)
     need = T.if_then_else((lane < b) & (known > skip_below), known, 0)
 
 
 @T.macro
 def read_weights(weight, head_weights, head_weights_slot, thread):
-    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
-    a time.
-    """
+    """Read this thread's weights, query by query and two at a time, from `first` of the slot on."""
     for pair in T.unroll(HEADS // 8):
         for part in T.vectorized(2):
             weight[pair * 2 + part] = head_weights[
@@ -120,7 +119,9 @@ def read_weights(weight, head_weights, head_weights_slot, thread):
 
 @T.macro
 def read_block_scales(scale, key_scales, key_scales_slot, thread):
-    """The scale of this thread's key of a product of one query, where copies of 8 keys lie `apart`."""
+    """Read the scale of this thread's key of a product of one query. Copies of 8 keys are `apart` floats
+    apart.
+    """
     key = T.truncdiv(thread, 32) * 16 + (
         T.truncdiv(T.truncmod(thread, 32), 4) + 8 * T.truncmod(T.truncmod(thread, 32), 2)
     )
@@ -129,8 +130,10 @@ def read_block_scales(scale, key_scales, key_scales_slot, thread):
 
 @T.macro
 def weigh(logit, acc, weight, thread):
-    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
-    dealt to its four lanes.
+    """logit = sum_h weight[query, h] * max(acc[key, query, h], 0), for a product's queries and a quad's
+    keys.
+
+    Each of the quad's four lanes keeps its share of the logits.
     """
     odd = T.truncmod(thread, 2) == 1
     total_0_0 = T.alloc_var("float32", init=0.0)
@@ -149,15 +152,13 @@ def weigh(logit, acc, weight, thread):
 
 @T.macro
 def one_length(length, need):
-    """The length of the only query of a sequence."""
+    """Set the length to that of the sequence's only query."""
     length[0] = need
 
 
 @T.macro
 def decode_scales(scale, mx):
-    """Where `mx` is 1, what was read of a scale is four equal UE8M0 bytes: it becomes the power of two
-    that they say.
-    """
+    """Where `mx` is 1, turn a scale of four equal UE8M0 bytes into their power of two."""
     if mx != 0:
         for i in T.unroll(1):
             power = T.alloc_var("uint32", init=scalars.bits_of(scale[i]) & T.uint32(255))
@@ -171,7 +172,7 @@ def decode_scales(scale, mx):
 
 @T.macro
 def store_logits(logits, logit, scale, length, seq, key, thread):
-    """Store this thread's logits of a product, times the scales: those of keys that its query has."""
+    """Store this thread's logits of a product, times the scales, for the keys that its query has."""
     at = key + (
         T.truncdiv(thread, 32) * 16 + (
             T.truncdiv(T.truncmod(thread, 32), 4) + 8 * T.truncmod(T.truncmod(thread, 32), 2)
@@ -184,8 +185,9 @@ def store_logits(logits, logit, scale, length, seq, key, thread):
 
 @T.macro
 def store_maxima(maxima, logit, scale, length, row, key, thread):
-    """The greatest score of each 8 keys, of those that the row has, from a product of one query; NaN does
-    not count.
+    """Store the greatest score of each 8 keys, from a product of one query.
+
+    Only keys that the row has count, and NaN does not.
     """
     at = key + (
         T.truncdiv(thread, 32) * 16 + (
@@ -196,7 +198,7 @@ def store_maxima(maxima, logit, scale, length, row, key, thread):
     most = T.alloc_var("float32", init=scalars.float_of(nothing))
     if at < length[0]:
         most = logit[0] * scale[0]
-    # A block's scores are in every fourth lane, from its first or its second one on.
+    # The scores of a block are in every fourth lane, from lane 0 or lane 1 on.
     most = T.max(most, warps.exchange(most, 4))
     most = T.max(most, warps.exchange(most, 8))
     most = T.max(most, warps.exchange(most, 16))
@@ -208,9 +210,10 @@ def store_maxima(maxima, logit, scale, length, row, key, thread):
 def block_entries_step_1(
     entry: T.Ref, place: T.Ref, block_table, row, first, last, page_size, block_size, sharing, lane
 ):
-    """As `grain_entries`, but of 8 keys each, and of a line of the table that rows share.
+    """Like `grain_entries`, but for 8 keys per lane and a line of the table that rows share.
 
-    Its entries name blocks of `block_size` keys, or a page, counted through all pages.
+    An entry names a block of `block_size` keys. Blocks, which may be whole pages, are numbered across
+    pages.
     """
     unit = T.alloc_var("uint32", init=T.cast(block_size, "uint32"))
     token = T.alloc_var(
@@ -447,8 +450,8 @@ def program():
             turns = T.alloc_var("int32", init=0)
             turn = T.alloc_var("int32", init=-1)
             fresh = T.alloc_var("bool", init=False)
-            # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
-            # tiles in turn.
+            # Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in
+            # turn.
             leaf.place_when_even(seq, tile, step, b, cta, ctas)
             # A launch of TileLang starts when the kernel before it has ended.
             early_length = T.alloc_var("int32", init=0)
@@ -458,7 +461,7 @@ def program():
             place = T.alloc_var("int32", init=0)
             place_ahead = T.alloc_var("int32", init=0)
             if (thread >= 128) & (thread < 160):
-                # Garbage past a length: nothing follows an entry before the length is known.
+                # Entries past a length are garbage: no copy uses an entry before the length is known.
                 row = T.min(seq, b - 1)
                 block_entries(
                     entry, place, block_table, row, tile, step, T.truncdiv(max_pages * block_size, BLOCK) - 1,

@@ -44,7 +44,7 @@ from dsl_kernels.kernels.lightning_indexer import tilelang_sm90 as leaf_sm90
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 HEADS = 64  # index heads
-TILE = 64  # keys a tile
+TILE = 64  # keys per tile
 STAGES = 3  # key tiles in flight
 TILE_PAGES = 1
 INDEX_DIM = 128
@@ -55,32 +55,29 @@ SCALE_WORD = 2048
 
 @T.macro
 def read_lengths(length: T.Ref, seq_lens, b, lane):
-    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    """Read the lengths of the first 32 sequences, one per lane. Lanes past the batch read the last length."""
     length = seq_lens[T.min(lane, b - 1), 0]
 
 
 @T.macro
 def table_entries(entry: T.Ref, block_table, row, first, step, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     entry = block_table[row, T.min(first + lane * step + T.truncmod(lane, TILE_PAGES), last)]
 
 
 @T.macro
 def lengths_to_score(need: T.Ref, length, b, skip_below, lane):
-    """What the lanes' sequences have to score, from their lengths."""
+    """The number of keys to score of each lane's sequence, from its length."""
     known = leaf.shuffle_length(length, lane)
     need = T.if_then_else((lane < b) & (known > skip_below), known, 0)
 
 
 @T.macro
 def read_weights(weight, head_weights, head_weights_slot, thread):
-    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
-    a time.
-    """
+    """Read this thread's weights, query by query and two at a time, from `first` of the slot on."""
     for pair in T.unroll(HEADS // 8):
         for part in T.vectorized(2):
             weight[pair * 2 + part] = head_weights[
@@ -90,7 +87,7 @@ def read_weights(weight, head_weights, head_weights_slot, thread):
 
 @T.macro
 def read_scales(scale, key_scales, key_scales_slot, thread):
-    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    """Read the scales of this thread's keys of one product, from key `first` of the tile on."""
     scale[0] = key_scales[
         key_scales_slot,
         T.truncdiv(thread, 32) * 16 + (
@@ -101,8 +98,10 @@ def read_scales(scale, key_scales, key_scales_slot, thread):
 
 @T.macro
 def weigh(logit, acc, weight, thread):
-    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
-    dealt to its four lanes.
+    """logit = sum_h weight[query, h] * max(acc[key, query, h], 0), for a product's queries and a quad's
+    keys.
+
+    Each of the quad's four lanes keeps its share of the logits.
     """
     odd = T.truncmod(thread, 2) == 1
     total_0_0 = T.alloc_var("float32", init=0.0)
@@ -121,13 +120,13 @@ def weigh(logit, acc, weight, thread):
 
 @T.macro
 def one_length(length, need):
-    """The length of the only query of a sequence."""
+    """Set the length to that of the sequence's only query."""
     length[0] = need
 
 
 @T.macro
 def store_logits(logits, logit, scale, length, seq, key, thread):
-    """Store this thread's logits of a product, times the scales: those of keys that its query has."""
+    """Store this thread's logits of a product, times the scales, for the keys that its query has."""
     at = key + (
         T.truncdiv(thread, 32) * 16 + (
             T.truncdiv(T.truncmod(thread, 32), 4) + 8 * T.truncmod(T.truncmod(thread, 32), 2)
@@ -140,10 +139,9 @@ def store_logits(logits, logit, scale, length, seq, key, thread):
 
 @T.macro
 def table_entries_step_1(entry: T.Ref, block_table, row, first, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     entry = block_table[row, T.min(first + lane + T.truncmod(lane, TILE_PAGES), last)]
 
@@ -324,8 +322,8 @@ def program():
             turns = T.alloc_var("int32", init=0)
             turn = T.alloc_var("int32", init=-1)
             fresh = T.alloc_var("bool", init=False)
-            # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
-            # tiles in turn.
+            # Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in
+            # turn.
             leaf.place_when_even(seq, tile, step, b, cta, ctas)
             # A launch of TileLang starts when the kernel before it has ended.
             early_length = T.alloc_var("int32", init=0)
@@ -333,7 +331,7 @@ def program():
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 128) & (thread < 160):
-                # Garbage past a length: nothing follows an entry before the length is known.
+                # Entries past a length are garbage: no copy uses an entry before the length is known.
                 row = T.min(seq, b - 1)
                 table_entries(entry, block_table, row, tile, step, max_pages - 1, lane)
                 table_entries(ahead, block_table, row, tile + 32 * step, step, max_pages - 1, lane)

@@ -9,7 +9,7 @@ edit those, not this file. Knobs: mode=prefill, heads=16, queries=16, tile=64, s
   |=== queries ==>|   queries head_weights, once; bulk -> wgmma
 
 roles
-  score      threads 0..511  products and epilogue, 4 query rows a replica
+  score      threads 0..511  products and epilogue, 4 query rows per replica
   load       threads 512..543  key tiles, queries
 buffers
   keys       6 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
@@ -43,8 +43,8 @@ from dsl_kernels.kernels.lightning_indexer import tilelang_sm90 as leaf_sm90
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 HEADS = 16  # index heads
-QUERIES = 16  # decode: most queries a sequence; prefill: query rows a CTA
-TILE = 64  # keys a tile
+QUERIES = 16  # decode: most queries per sequence; prefill: query rows per CTA
+TILE = 64  # keys per tile
 STAGES = 6  # key tiles in flight
 BLOCK = 64
 ROWS_PER_PRODUCT = 4
@@ -56,8 +56,9 @@ COLUMNS = 64
 
 @T.macro
 def find_tiles(first: T.Ref, turns: T.Ref, k_start, k_end, row, s, skv, skip_below, split, splits, lane):
-    """First key tile and tile count of a split over the union of the windows of a block of rows; a lane
-    looks at one row.
+    """The first key tile and the tile count of a split.
+
+    Splits share the union of the windows of a block of rows. Each lane reads the window of one row.
     """
     last_row = T.min(row + T.truncmod(lane, QUERIES), s - 1)
     first_key = T.max(k_start[last_row], 0)
@@ -65,7 +66,7 @@ def find_tiles(first: T.Ref, turns: T.Ref, k_start, k_end, row, s, skv, skip_bel
     end_to_score = T.if_then_else(
         (row + T.truncmod(lane, QUERIES) < s) & (end_key - first_key > skip_below), end_key, 0
     )
-    # From the last key that there can be, as the greatest is what a warp finds.
+    # The lowest key is found as a maximum, of the distances from LAST_KEY: a warp has no minimum.
     low = 2147483647 - warps.warp_max(T.if_then_else(end_to_score > first_key, 2147483647 - first_key, 0))
     high = warps.warp_max(T.if_then_else(end_to_score > first_key, end_to_score, 0))
     lowest = T.alloc_var("int32", init=0)
@@ -79,7 +80,7 @@ def find_tiles(first: T.Ref, turns: T.Ref, k_start, k_end, row, s, skv, skip_bel
 
 @T.macro
 def read_windows(begin, size, k_start, k_end, row, s, skv, skip_below, thread):
-    """First key and size of the window of this thread's row."""
+    """Read the first key and the size of the window of this thread's row."""
     last_row = T.min(row + T.truncmod(thread, 4), s - 1)
     first_key = T.max(k_start[last_row], 0)
     end_key = T.min(k_end[last_row], skv)
@@ -92,9 +93,7 @@ def read_windows(begin, size, k_start, k_end, row, s, skv, skip_below, thread):
 
 @T.macro
 def read_weights(weight, head_weights, head_weights_slot, first, thread):
-    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
-    a time.
-    """
+    """Read this thread's weights, query by query and two at a time, from `first` of the slot on."""
     for pair in T.unroll(HEADS // 8):
         for part in T.vectorized(2):
             weight[pair * 2 + part] = head_weights[
@@ -122,7 +121,7 @@ def read_weights(weight, head_weights, head_weights_slot, first, thread):
 
 @T.macro
 def read_scales(scale, key_scales, key_scales_slot, thread):
-    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    """Read the scales of this thread's keys of one product, from key `first` of the tile on."""
     scale[0] = key_scales[
         key_scales_slot, T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 0
     ]
@@ -133,8 +132,10 @@ def read_scales(scale, key_scales, key_scales_slot, thread):
 
 @T.macro
 def weigh(logit, acc, weight, thread):
-    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
-    dealt to its four lanes.
+    """logit = sum_h weight[query, h] * max(acc[key, query, h], 0), for a product's queries and a quad's
+    keys.
+
+    Each of the quad's four lanes keeps its share of the logits.
     """
     odd = T.truncmod(thread, 2) == 1
     upper = T.truncmod(T.truncdiv(thread, 2), 2) == 1
@@ -208,8 +209,8 @@ def weigh(logit, acc, weight, thread):
 
 @T.macro
 def store_window(logits, logit, scale, begin, size, row, key, thread):
-    """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
-    # What does not change from product to product comes first, so that it is found once.
+    """Store this thread's logits of a product, times the scales, for the keys in its row's window."""
+    # The part of the address that is the same for all products comes first, so it is computed once.
     place = key - (begin[0] - (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)))
     leaf_sm90.store_where(
         logits[
@@ -232,7 +233,7 @@ def score(
     k_start, k_end, logits, skip_below, s, skv, keys, key_scales, queries, head_weights, keys_full,
     keys_empty, queries_full, row: T.Ref, first: T.Ref, turns: T.Ref, thread, replica
 ):
-    """Products and epilogue, 4 query rows a replica."""
+    """Products and epilogue, 4 query rows per replica."""
     acc = T.alloc_local((32,), "float32")
     weight = T.alloc_local((ROWS_PER_PRODUCT * HEADS // 4,), "float32")
     scale = T.alloc_local((ROWS_PER_PRODUCT // 2,), "float32")
@@ -257,7 +258,7 @@ def score(
         )
         T.warpgroup_commit_batch()
         T.warpgroup_fence_operand(acc, num_regs=32)
-        # Two scales a lane are two registers too many while the product runs.
+        # Two scales per lane are two registers too many while the product runs.
         T.wait_wgmma(0)
         T.warpgroup_fence_operand(acc, num_regs=32)
         read_scales(scale, key_scales, it % STAGES, worker)
@@ -282,7 +283,7 @@ def load(
             "UINT8", queries, 0, queries_full, 0, (row, 0, 0)
         )
         for i in T.serial(QUERIES):
-            # Nothing is stored of a row past the last one.
+            # No score of a row past the last one is stored.
             query = T.min(row + i, s - 1)
             T.tma_copy(
                 weights_words[query, 0 : HEADS], head_weights[0, i * WEIGHT_PITCH : i * WEIGHT_PITCH + HEADS],

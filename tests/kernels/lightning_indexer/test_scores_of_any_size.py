@@ -118,7 +118,7 @@ def test_what_no_kernel_takes_is_refused_by_name(changed: dict[str, Any], error:
 def test_weights_of_queries_that_lie_unevenly_are_refused() -> None:
     inputs = drawn("decode_any", lens=[[70, 33], [5, 6]], index_heads=16, index_dim=64, page_size=32)
     weights = torch.zeros(2, 3, 16)[:, :2]
-    with pytest.raises(InvalidArgumentError, match=r"weights.*first two axes can be seen as one"):
+    with pytest.raises(InvalidArgumentError, match=r"weights.*first two axes can be viewed as one"):
         ops.lightning_indexer(**{**inputs, "weights": weights}, **CPU)
 
 

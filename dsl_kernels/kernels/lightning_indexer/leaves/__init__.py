@@ -1,1 +1,1 @@
-"""Leaves of the lightning indexer, by their text: the walk over key tiles, and the scores of each architecture."""
+"""Texts of the lightning indexer's leaves: the walk over key tiles, and the scores of each architecture."""

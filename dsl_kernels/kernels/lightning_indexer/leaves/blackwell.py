@@ -1,4 +1,4 @@
-"""Leaves of the FP8 lightning indexer on tcgen05 by their text: a tile of 128 keys, one key a thread in the epilogue."""
+"""Texts of the FP8 lightning indexer's leaves for tcgen05: a tile of 128 keys, one key per thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .walk import BLOCK, GRAIN, LOWEST, Scores, window_of
 def load_weights(
     m: LeafRecorder, weight: Registers[Float32], head_weights: Shared[Float32], first: Int32,
 ) -> None:  # fmt: skip
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in unrolled(weight.size // 4):
         head_weights.read(weight.group(4 * quad, 4), first // 4 + quad)
 
@@ -25,8 +25,8 @@ def load_weights(
 def load_scale(
     m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32], apart: int | None,
 ) -> None:  # fmt: skip
-    """The scale of this thread's key."""
-    # Copies of `GRAIN` keys lie `apart`.
+    """Read the scale of this thread's key."""
+    # Scales of copies of `GRAIN` keys are `apart` floats apart.
     scale[0] = key_scales[m.thread if apart is None else m.thread // GRAIN * apart + m.thread % GRAIN]
 
 
@@ -34,7 +34,7 @@ def load_scale(
 def load_block_scale(
     m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32], apart: int,
 ) -> None:  # fmt: skip
-    """The scale of this thread's key, where copies of 8 keys lie `apart`."""
+    """Read the scale of this thread's key, where copies of 8 keys are `apart` floats apart."""
     scale[0] = key_scales[m.thread // BLOCK * apart + m.thread % BLOCK]
 
 
@@ -43,7 +43,7 @@ def load_lengths(
     m: LeafRecorder, length: Registers[Int32], seq_lens: Global[Int32], seq: Int32, next_n: Int32,
     skip_below: Int32,
 ) -> None:  # fmt: skip
-    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    """Lane i reads the keys to score of query i: 0 past next_n and for a row that selection takes whole."""
     query = m.thread % WARP
     length[0] = 0
     if query < next_n:
@@ -57,7 +57,7 @@ def load_windows(
     m: LeafRecorder, begin: Registers[Int32], size: Registers[Int32], k_start: Global[Int32],
     k_end: Global[Int32], row: Int32, s: Int32, skv: Int32, skip_below: Int32,
 ) -> None:  # fmt: skip
-    """First keys and sizes of the windows of the rows from `row` on."""
+    """Read the first keys and sizes of the windows of the rows from `row` on."""
     for i in unrolled(begin.size):
         low, high = window_of(m, k_start, k_end, row + i, s, skv, skip_below)
         begin[i] = low
@@ -70,7 +70,7 @@ def store_query(
     m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
     length: Registers[Int32], seq: Int32, query: Int32, next_n: Int32, key: Int32,
 ) -> None:  # fmt: skip
-    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    """Store the logit of this thread's key and a query, times the key's scale, if the query has the key."""
     at = key + m.thread
     if at < shuffle(length[0], query):
         logits.row("row_of_query", (seq, query))[at] = logit[0] * scale[0]
@@ -81,7 +81,7 @@ def store_maxima(
     m: LeafRecorder, maxima: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
     length: Registers[Int32], row: Int32, key: Int32,
 ) -> None:  # fmt: skip
-    """The greatest score of each 8 keys, of those that the row has; NaN does not count."""
+    """Store the greatest score of each 8 keys. Only keys that the row has count, and NaN does not."""
     at = key + m.thread
     own: Int32 = shuffle(length[0], 0)
     nothing: Uint32 = LOWEST
@@ -100,9 +100,12 @@ def store_row(
     m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
     begin: Registers[Int32], size: Registers[Int32], j: int, row: Int32, key: Int32, compressed: Int32 | None,
 ) -> None:  # fmt: skip
-    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its window has that key."""
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
+
+    `j` is the number of the row in its group.
+    """
     at = key + m.thread
-    m.comment("One comparison: a key before the window is far behind it, too.")
+    m.comment("One comparison is enough: unsigned, a key before the window is also far past its end.")
     if (at - begin[j]).to("uint32") < size[j].to("uint32"):
         column = at if compressed is None else at - begin[j] * compressed
         logits.row("row_of_key", row)[column] = logit[0] * scale[0]

@@ -1,11 +1,16 @@
-"""Leaves of the FP8 lightning indexer on wgmma by their text: 64 keys a warpgroup on M, query heads on N, the head sum in registers.
+"""Texts of the FP8 lightning indexer's leaves for wgmma.
 
-A thread of a warpgroup holds two keys (rows r and r + 8 of its warp's 16, r = lane // 4) and a quarter of the heads of
-each: the four lanes of a quad complete one another. A relu and a multiply-add a (key, head) pair bound the epilogue, so
-everything else is kept short: the quad's sum ends with one logit a lane instead of the same logits in all four.
+64 keys per warpgroup are on M, query heads are on N, and the head sum is in registers.
 
-One query a product: even lanes get the first key's logit, odd lanes the second's. Two: lanes 2 and 3 have the second
-query's. Four: every lane gets one query's, of both keys.
+A thread of a warpgroup holds two keys (rows r and r + 8 of its warp's 16, r = lane // 4) and a quarter of the
+heads of each, so the four lanes of a quad hold all heads. A relu and a multiply-add per (key, head) pair
+bound the epilogue, so
+everything else is kept short: the quad's sum leaves one logit per lane instead of the same logits in all
+four.
+
+One query per product: even lanes get the logit of the first key, odd lanes that of the second key. Two
+queries: lanes 2 and 3 have the logits of the second query. Four queries: every lane gets the logits of both
+keys for one query.
 """
 
 from __future__ import annotations
@@ -21,11 +26,14 @@ from ..functions import store_where
 from .walk import BLOCK, LOWEST, Scores, window_of
 
 ROWS = 8
-"""How far apart a thread's two keys are."""
+"""The distance between a thread's two keys."""
 
 
 def _key(thread, each, warp_keys=16):
-    """The first key of the tile whose logit `weigh` leaves in a thread; with four queries a product, `ROWS` on is another."""
+    """The first key of the tile whose logit `weigh` leaves in a thread.
+
+    With four queries per product the thread has a second key, `ROWS` further.
+    """
     lane = thread % WARP
     within = lane // 4 if each == 4 else lane // 4 + ROWS * (lane % 2)
     return thread // WARP * warp_keys + within
@@ -39,7 +47,7 @@ def _query(thread, each):
 
 
 def _column(key, begin, compressed):
-    """The column of a key in a row of scores, which may begin with the row's first key."""
+    """The column of a key in a row of scores. The row may begin with its first key."""
     return key if compressed is None else key - begin[0] * compressed
 
 
@@ -48,8 +56,8 @@ def read_weights(
     m: LeafRecorder, weight: Registers[Float32], head_weights: Shared[Float32], first: Int32, each: int,
     heads: int, pitch: int,
 ) -> None:  # fmt: skip
-    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at a time."""
-    # Those of the next query lie `pitch` on.
+    """Read this thread's weights, query by query and two at a time, from `first` of the slot on."""
+    # The weights of the next query are `pitch` floats further.
     own = head_weights.part("own", first)
     for query in range(each):
         for pair in unrolled(heads // 8):
@@ -62,8 +70,8 @@ def read_scales(
     m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32], first: Int32, each: int,
     apart: int | None,
 ) -> None:  # fmt: skip
-    """Scales of this thread's keys of one product, from key `first` of the tile on."""
-    # Where copies are of 16 keys, a warp's, they lie `apart`.
+    """Read the scales of this thread's keys of one product, from key `first` of the tile on."""
+    # A copy holds the 16 keys of a warp. The scales of two copies are `apart` floats apart.
     keys = 16 if apart is None else apart
     own = key_scales.part("own", first + _key(m.thread, each, keys))
     for i in range(scale.size):
@@ -74,14 +82,17 @@ def read_scales(
 def read_block_scales(
     m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32], apart: int,
 ) -> None:  # fmt: skip
-    """The scale of this thread's key of a product of one query, where copies of 8 keys lie `apart`."""
+    """Read the scale of this thread's key of a product of one query.
+
+    Copies of 8 keys are `apart` floats apart.
+    """
     key = _key(m.thread, 1)
     scale[0] = key_scales[key // BLOCK * apart + key % BLOCK]
 
 
 @recorded
 def _head_sum(m, acc, weight, row, query, pairs):
-    """This thread's part of sum_h w_h * max(s_h, 0) for its key `row` (0 or 1) and one query of the product."""
+    """This thread's part of sum_h w_h * max(s_h, 0) for its key `row` (0 or 1) and a query of the product."""
     total: Float32 = named(f"total_{row}_{query}", 0.0)
     for pair in unrolled(pairs):
         for column in range(2):
@@ -95,12 +106,15 @@ def weigh(
     m: LeafRecorder, logit: Registers[Float32], acc: Registers[Float32], weight: Registers[Float32],
     each: int, heads: int,
 ) -> None:  # fmt: skip
-    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys, dealt to its four lanes."""
+    """logit = sum_h weight[query, h] * max(acc[key, query, h], 0), for a product's queries and a quad's keys.
+
+    Each of the quad's four lanes keeps its share of the logits.
+    """
     odd = m.thread % 2 == 1
     upper = m.thread // 2 % 2 == 1 if each > 1 else False
 
     def dealt(low, high, takes_high, distance):
-        """Two values added over pairs of lanes: a lane that `takes_high` gets the sum of the second."""
+        """The sums of two values over a pair of lanes. A lane that `takes_high` gets the second sum."""
         return select(takes_high, high, low) + exchange(select(takes_high, low, high), distance)
 
     sums = [[_head_sum(m, acc, weight, row, query, heads // 8) for query in range(each)] for row in range(2)]
@@ -120,7 +134,7 @@ def weigh(
 
 @by_text
 def one_length(m: LeafRecorder, length: Registers[Int32], need: Int32) -> None:
-    """The length of the only query of a sequence."""
+    """Set the length to that of the sequence's only query."""
     length[0] = need
 
 
@@ -129,7 +143,7 @@ def read_query_lengths(
     m: LeafRecorder, length: Registers[Int32], seq_lens: Global[Int32], seq: Int32, query: Int32, each: int,
     next_n: Int32, skip_below: Int32,
 ) -> None:  # fmt: skip
-    """Keys to score of this thread's query of a product; 0 past next_n and for a row that selection takes whole."""
+    """Read the keys to score of this thread's query: 0 past next_n and for a row that is taken whole."""
     own = query + _query(m.thread, each)
     found: Int32 = 0
     if own < next_n:
@@ -141,7 +155,7 @@ def read_query_lengths(
 
 @recorded
 def _store(m, to, at, value, wanted):
-    """Store a score where a condition holds; of fp32 without a branch."""
+    """Store a score where a condition holds; a score in fp32 is stored without a branch."""
     if to.dtype == "float32":
         m.do(store_where(to.at(at), value, wanted))
     elif wanted:
@@ -154,7 +168,7 @@ def store_logits(
     m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
     length: Registers[Int32], seq: Int32, query: Int32, each: int, next_n: Int32, key: Int32,
 ) -> None:  # fmt: skip
-    """Store this thread's logits of a product, times the scales: those of keys that its query has."""
+    """Store this thread's logits of a product, times the scales, for the keys that its query has."""
     at = key + _key(m.thread, each)
     for i in range(logit.size):
         to = logits.row("to", (seq, query + _query(m.thread, each)), first=at + ROWS * i)
@@ -167,13 +181,16 @@ def store_maxima(
     m: LeafRecorder, maxima: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
     length: Registers[Int32], row: Int32, key: Int32,
 ) -> None:  # fmt: skip
-    """The greatest score of each 8 keys, of those that the row has, from a product of one query; NaN does not count."""
+    """Store the greatest score of each 8 keys, from a product of one query.
+
+    Only keys that the row has count, and NaN does not.
+    """
     at = key + _key(m.thread, 1)
     nothing: Uint32 = LOWEST
     most: Float32 = scalars.float_of(nothing)
     if at < length[0]:
         most = logit[0] * scale[0]
-    m.comment("A block's scores are in every fourth lane, from its first or its second one on.")
+    m.comment("The scores of a block are in every fourth lane, from lane 0 or lane 1 on.")
     for bits in (4, 8, 16):
         most = maximum(most, exchange(most, bits))
     if m.thread % WARP < 2 and at < length[0]:
@@ -185,7 +202,7 @@ def read_windows(
     m: LeafRecorder, begin: Registers[Int32], size: Registers[Int32], k_start: Global[Int32],
     k_end: Global[Int32], row: Int32, each: int, s: Int32, skv: Int32, skip_below: Int32,
 ) -> None:  # fmt: skip
-    """First key and size of the window of this thread's row."""
+    """Read the first key and the size of the window of this thread's row."""
     low, high = window_of(m, k_start, k_end, row + _query(m.thread, each), s, skv, skip_below)
     begin[0] = low
     size[0] = maximum(high - low, 0)
@@ -195,10 +212,13 @@ def read_windows(
 @by_text
 def store_window(
     m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
-    begin: Registers[Int32], size: Registers[Int32], row: Int32, each: int, key: Int32, compressed: Int32 | None,
+    begin: Registers[Int32], size: Registers[Int32], row: Int32, each: int, key: Int32,
+    compressed: Int32 | None,
 ) -> None:  # fmt: skip
-    """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
-    m.comment("What does not change from product to product comes first, so that it is found once.")
+    """Store this thread's logits of a product, times the scales, for the keys in its row's window."""
+    m.comment(
+        "The part of the address that is the same for all products comes first, so it is computed once."
+    )
     to = logits.row(
         "to", row + _query(m.thread, each), first=_column(_key(m.thread, each), begin, compressed)
     ).part("there", key)

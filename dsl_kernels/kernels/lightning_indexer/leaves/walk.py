@@ -1,6 +1,6 @@
-"""Leaves of the FP8 lightning indexer by their text: how key tiles are dealt to CTAs, and windows of rows.
+"""Texts of the FP8 lightning indexer's leaves: how CTAs share key tiles, and windows of rows.
 
-Every warp works out for itself which tiles it has, of 32 sequences at a time, so nothing has to be planned on the host.
+Every warp finds its own tiles, for 32 sequences at a time, so the host plans nothing.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ....tile.text import ceildiv, maximum, minimum, select
 from ..functions import quotient, share_begin, share_size, shuffle_length
 
 LAST_KEY = 2**31 - 1
-# Keys of one copy where a page may have any whole number of these.
+# Keys per copy, where a page holds any multiple of so many tokens.
 GRAIN = Size(16, "GRAIN")
-# Keys of one copy where a table names blocks, and of which the greatest score is written.
+# Keys per copy where a table names blocks, and keys per maximum.
 BLOCK = Size(8, "BLOCK")
 LOWEST, NOT_A_NUMBER = 0xFF800000, 0x7FC00000
-# UE8M0: the greatest byte is no number, and 0 is the power whose float32 is below the normal ones.
+# UE8M0: byte 255 is NaN, and byte 0 is 2^-127, which float32 holds as a subnormal number.
 SPARE_BYTE, LEAST_POWER = 255, 0x00400000
 
 Scores = Global[Float32] | Global[BFloat16]
 """Rows of scores."""
 
 
-# Where all sequences and windows are as long as they may be.
+# What the leaves give where all sequences and windows are as long as they may be.
 
 
 def _size(total, part, parts):
@@ -73,7 +73,7 @@ def place_when_even(
     m: LeafRecorder, seq: Sets[Int32], tile: Sets[Int32], step: Sets[Int32], b: Int32, cta: Int32,
     ctas: Int32,
 ) -> None:  # fmt: skip
-    """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in turn."""
+    """Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in turn."""
     tile = cta
     step = ctas
     if b > 1:
@@ -85,14 +85,14 @@ def place_when_even(
 @longest(lambda seq_lens: (seq_lens,))
 @by_text
 def read_lengths(m: LeafRecorder, length: Sets[Int32], seq_lens: Global[Int32], b: Int32) -> None:
-    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    """Read the lengths of the first 32 sequences, one per lane. Lanes past the batch read the last length."""
     length = seq_lens.row("lengths", minimum(m.lane, b - 1), wide=False)[0]
 
 
 @longest(lambda length, skip_below: (length if length > skip_below else 0,))
 @by_text
 def lengths_to_score(m: LeafRecorder, need: Sets[Int32], length: Int32, b: Int32, skip_below: Int32) -> None:
-    """What the lanes' sequences have to score, from their lengths."""
+    """The number of keys to score of each lane's sequence, from its length."""
     known = shuffle_length(length, m.lane)
     need = select(m.lane < b and known > skip_below, known, 0)
 
@@ -113,7 +113,7 @@ def keys_to_score(
     m: LeafRecorder, need: Sets[Int32], seq_lens: Global[Int32], b: Int32, next_n: Int32, skip_below: Int32,
     sequence: Int32,
 ) -> None:  # fmt: skip
-    """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the batch."""
+    """The longest prefix that a query of each lane's sequence has to score; 0 past the batch."""
     need = _keys_to_score(m, seq_lens, b, next_n, skip_below, sequence)
 
 
@@ -126,9 +126,9 @@ def find_share(
 ) -> None:  # fmt: skip
     """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
-    Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back is that of `seq`.
-    Dealt evenly where that leaves no CTA with more tiles than contiguous equal shares of all tiles, end to end, would;
-    otherwise in such shares.
+    The inputs are the results of place_when_even, and in each lane that of keys_to_score for one of the first
+    32 sequences. `need` becomes that of `seq`. The split is even where it gives no CTA more tiles than
+    contiguous equal shares of all tiles, end to end, would give. Otherwise the CTAs take such shares.
     """
     if b == 1:
         need = shuffle(need, 0)
@@ -165,7 +165,7 @@ def find_share(
                 hit = ballot(upto > begin and upto - tiles <= begin)
                 before = shuffle(upto, WARP - 1)
                 if hit != 0:
-                    m.comment("The shares are in order, so one lane at most owns this one's first tile.")
+                    m.comment("Sequences are in order, so at most one lane has the first tile of this share.")
                     owner = 31 - clz(hit)
                     seq = batch * WARP + owner
                     tile = begin - shuffle(upto - tiles, owner)
@@ -184,9 +184,9 @@ def next_tile(
     m: LeafRecorder, fresh: Sets[Boolean], it: Int32, seq: Changes[Int32], tile: Changes[Int32],
     need: Changes[Int32], seq_lens: Global[Int32], b: Int32, next_n: Int32, skip_below: Int32, keys: int,
 ) -> None:  # fmt: skip
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to score.
+    """Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to score.
 
-    `fresh` tells whether this tile is the share's first one of its sequence.
+    `fresh` says whether the tile is the first one of its sequence in this share.
     """
     fresh = it == 0 or tile * keys >= need
     while tile * keys >= need:
@@ -200,9 +200,9 @@ def table_entries(
     m: LeafRecorder, entry: Sets[Int32], block_table: Global[Int32], row: Int32, first: Int32, step: Int32,
     pages: int, last: Int32,
 ) -> None:  # fmt: skip
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on, `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     line = block_table.row("line", row, wide=False)
     entry = line[minimum((first + m.lane // pages * step) * pages + m.lane % pages, last)]
@@ -210,12 +210,13 @@ def table_entries(
 
 @by_text
 def grain_entries(
-    m: LeafRecorder, entry: Sets[Int32], place: Sets[Int32], block_table: Global[Int32], row: Int32, first: Int32,
-    step: Int32, grains: int, last: Int32, page_size: Int32,
+    m: LeafRecorder, entry: Sets[Int32], place: Sets[Int32], block_table: Global[Int32], row: Int32,
+    first: Int32, step: Int32, grains: int, last: Int32, page_size: Int32,
 ) -> None:  # fmt: skip
-    """As `table_entries`, the lanes' entries of row `row` for 16 keys each, and the place of these in the page.
+    """Like `table_entries`, read an entry per lane for 16 keys, with the place of these keys in the page.
 
-    Those are of 32 / grains tiles from `first` on, `step` apart. Keys past the 16 of number `last` have their entry.
+    The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16 keys
+    reads the entry of that group.
     """
     line = block_table.row("line", row, wide=False)
     token: Int32 = minimum((first + m.lane // grains * step) * grains + m.lane % grains, last) * GRAIN
@@ -226,12 +227,12 @@ def grain_entries(
 
 @by_text
 def block_entries(
-    m: LeafRecorder, entry: Sets[Int32], place: Sets[Int32], block_table: Global[Int32], row: Int32, first: Int32,
-    step: Int32, blocks: int, last: Int32, page_size: Int32, block_size: Int32, sharing: Int32,
+    m: LeafRecorder, entry: Sets[Int32], place: Sets[Int32], block_table: Global[Int32], row: Int32,
+    first: Int32, step: Int32, blocks: int, last: Int32, page_size: Int32, block_size: Int32, sharing: Int32,
 ) -> None:  # fmt: skip
-    """As `grain_entries`, but of 8 keys each, and of a line of the table that rows share.
+    """Like `grain_entries`, but for 8 keys per lane and a line of the table that rows share.
 
-    Its entries name blocks of `block_size` keys, or a page, counted through all pages.
+    An entry names a block of `block_size` keys. Blocks, which may be whole pages, are numbered across pages.
     """
     line = block_table.row("line", (row.to("uint32") // sharing.to("uint32")).to("int32"), wide=False)
     unit: Uint32 = block_size.to("uint32")
@@ -248,7 +249,7 @@ def block_entries(
 
 @by_text
 def decode_scales(m: LeafRecorder, scale: Registers[Float32], mx: Int32) -> None:
-    """Where `mx` is 1, what was read of a scale is four equal UE8M0 bytes: it becomes the power of two that they say."""
+    """Where `mx` is 1, turn a scale of four equal UE8M0 bytes into their power of two."""
     if mx != 0:
         for i in unrolled(scale.size):
             power: Uint32 = scalars.bits_of(scale[i]) & SPARE_BYTE
@@ -268,7 +269,7 @@ def entry_of(m: LeafRecorder, page: Sets[Int32], entry: Int32, place: Int32) -> 
 
 @recorded
 def window_of(m, k_start, k_end, row, s, skv, skip_below):
-    """[begin, end) of a row's keys; `end` is 0 for a row past the last one and for a row that selection takes whole."""
+    """[begin, end) of a row's keys; `end` is 0 for rows past the last one or that selection takes whole."""
     last_row = minimum(row, s - 1)
     first_key = maximum(k_start[last_row], 0)
     end_key = minimum(k_end[last_row], skv)
@@ -282,9 +283,12 @@ def find_tiles(
     m: LeafRecorder, first: Sets[Int32], turns: Sets[Int32], k_start: Global[Int32], k_end: Global[Int32],
     row: Int32, rows: int, s: Int32, skv: Int32, skip_below: Int32, keys: int, split: Int32, splits: Int32,
 ) -> None:  # fmt: skip
-    """First key tile and tile count of a split over the union of the windows of a block of rows; a lane looks at one row."""
+    """The first key tile and the tile count of a split.
+
+    Splits share the union of the windows of a block of rows. Each lane reads the window of one row.
+    """
     begin, end = window_of(m, k_start, k_end, row + m.lane % rows, s, skv, skip_below)
-    m.comment("From the last key that there can be, as the greatest is what a warp finds.")
+    m.comment("The lowest key is found as a maximum, of the distances from LAST_KEY: a warp has no minimum.")
     low = LAST_KEY - warp_max(select(end > begin, LAST_KEY - begin, 0))
     high = warp_max(select(end > begin, end, 0))
     lowest: Int32 = 0

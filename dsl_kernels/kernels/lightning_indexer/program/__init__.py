@@ -2,10 +2,11 @@
 
     S[keys, heads] = K Q^T (fp8, fp32 accumulators);   logit[key] = scale[key] * sum_h w_h * relu(S[key, h])
 
-Decode deals the key tiles of a batch of like lengths in turn to as many CTAs a sequence, so that a CTA knows its
-sequence before any length. The tiles of ragged sequences, end to end, are dealt in contiguous equal shares. Every CTA
-works out from seq_lens which of the two it is and where it starts: nothing is planned on the host, and nothing depends
-on who scores a tile. Prefill gives a CTA a block of query rows and re-uses each key tile for all of them.
+Where the lengths of a batch are similar, decode gives each sequence the same number of CTAs, and these take
+its key tiles in turn. So a CTA knows its sequence before any length. Where lengths are ragged, decode lays
+the tiles of all sequences end to end and gives each CTA an equal contiguous share. Every CTA finds out from
+seq_lens which case holds and where it starts. The host plans nothing, and no result depends on the CTA that
+scores a tile. Prefill gives a CTA a block of query rows and re-uses each key tile for all of them.
 """
 
 from __future__ import annotations
@@ -27,27 +28,34 @@ KNOBS = (
         "mode",
         "",
         (("decode", "prefill"),),
-        "paged decode; flat keys with a window per row",
+        "decode: paged keys; prefill: flat keys with a window per row",
     ),
     Knob("heads", "h", ((64, 32, 24, 16, 8),), "index heads"),
-    Knob("queries", "q", ((1, 4, 8, 16), (2,)), "decode: most queries a sequence; prefill: query rows a CTA"),
-    Knob("tile", "t", ((64, 128, 256),), "keys a tile"),
+    Knob(
+        "queries",
+        "q",
+        ((1, 4, 8, 16), (2,)),
+        "decode: most queries per sequence; prefill: query rows per CTA",
+    ),
+    Knob("tile", "t", ((64, 128, 256),), "keys per tile"),
     Knob("stages", "st", ((2, 3, 4, 5, 6, 8), (11,)), "key tiles in flight"),
-    Knob("resident", "c", ((1, 2, 4), (3,)), "CTAs an SM"),
-    Knob("evict", "e", ((0, 1),), "keys leave the L2 first"),
+    Knob("resident", "c", ((1, 2, 4), (3,)), "CTAs per SM"),
+    Knob("evict", "e", ((0, 1),), "1: the L2 evicts keys first"),
     Knob(
         "kind",
         "",
         ((*problem.SCORES,),),
-        "any: pages of any size, fewer dims and heads, scores in fp32 or bf16; plain: pages of 64, 128 dims, all heads",
+        "any: pages of any size, fewer dims and heads, scores in fp32 or bf16; "
+        "blocks: also lists of blocks of tokens; plain: pages of 64, 128 dims, all heads",
         plain="plain",
     ),
 )
 
 
-# Queries of a sequence up to which kernels for more, whose slots take from the key ring, are not for.
+# Kernels for more queries per sequence refuse calls with up to so many: their query slots make the key ring
+# shorter.
 USUAL_QUERIES = 8
-# Heads that kernels which take fewer are built for.
+# Kernels that also take fewer heads are built for these numbers.
 ANY_HEADS = (32, 64)
 
 
@@ -71,7 +79,7 @@ def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 
 def _index_heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    """Of kernels that take fewer heads those serve a call that have the fewest left."""
+    """Why a kernel that takes fewer heads refuses a call: one for fewer heads wastes less."""
     heads, most = call.get("index_heads"), knobs["heads"]
     least = most // 2 + 1 if most > min(ANY_HEADS) else 1
     if heads is None or knobs["kind"] == "plain" or least <= heads <= most:
@@ -90,12 +98,12 @@ def _queries(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 
 def _launched(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
-    """The integer of the launch that a kernel takes."""
+    """The integer argument of a launch."""
     if k.mode == "prefill":
         return (
-            OperandSpec("splits", (), "int32", "scalar", doc="CTAs that share the keys of one block of rows"),
+            OperandSpec("splits", (), "int32", "scalar", doc="CTAs that share the keys of a block of rows"),
         )
-    return (OperandSpec("ctas", (), "int32", "scalar", doc="CTAs that the key tiles are dealt to"),)
+    return (OperandSpec("ctas", (), "int32", "scalar", doc="CTAs that share the key tiles"),)
 
 
 PROGRAM = TileProgram(

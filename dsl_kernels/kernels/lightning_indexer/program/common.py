@@ -1,4 +1,4 @@
-"""What scoring of decode and of prefill share: sizes, buffers of inputs, tensor maps and products."""
+"""The common part of decode and prefill scoring: sizes, input buffers, tensor maps and products."""
 
 from __future__ import annotations
 
@@ -22,40 +22,47 @@ from .. import functions as leaf
 from .. import problem
 from ..leaves import blackwell as sm100
 
-# A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
+# A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or PAGE_WORDS
+# words.
 INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE")
 PAGE_ROWS = Size(PAGE + 2, "PAGE_ROWS")
 PAGE_WORDS = Size(PAGE_ROWS * INDEX_DIM // 4, "PAGE_WORDS")
 SCALE_WORD = Size(PAGE * INDEX_DIM // 4, "SCALE_WORD")
-# Of pages of any size, keys are copied so many at a time; of blocks, a block.
+# A copy holds GRAIN keys where pages are of any size, and a block of keys where the table names blocks.
 GRAIN = Size(problem.GRAIN, "GRAIN")
 BLOCK = Size(problem.BLOCK, "BLOCK")
 
 SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
 FP8 = "float8_e4m3"
-# N of one product at most. Hopper: 128, 2 query rows of 64 heads or 4 of 32 or fewer, and four consumer warpgroups in all.
-# Blackwell prefill: 256, half of it a scoring group. Blackwell decode of several queries: 128. A product of 128 keys
-# reads (128 + N) * 128 bytes of shared memory at 128 bytes a cycle and multiplies for 2 N cycles: below N = 128 the
-# reads take longer. Four accumulators of 128 columns fill the tensor memory.
+# The greatest N of a product. Hopper: 128, which is 2 query rows of 64 heads or 4 rows of 32 or fewer, with
+# four consumer warpgroups. Blackwell prefill: 256, half of it per scoring group. Blackwell decode of several
+# queries: 128. A product of 128 keys reads (128 + N) * 128 bytes of shared memory at 128 bytes per cycle and
+# multiplies for 2 N cycles. Below N = 128 the reads take longer. Four accumulators of 128 columns fill the
+# tensor memory.
 HOPPER_N = 128
 HOPPER_WARPGROUPS = 4
-# Queries of one product at most: the four lanes of a quad take one each.
+# A product holds at most four queries: each of the four lanes of a quad takes one.
 MOST_ROWS = 4
-# Floats of 128 bytes.
+# Floats in 128 bytes.
 LEAST_PITCH = 32
 BLACKWELL_N = 256
 BLACKWELL_DECODE_N = 128
 
-# Weights of heads that a thread of Blackwell's scoring groups holds at once. Of four groups one scheduler has a fifth warp, so a
-# thread has 96 registers: the scores of a row of 64 heads and half of its weights.
+# Weights of heads that a thread of a Blackwell scoring group holds at once. With four groups, one scheduler
+# has a fifth warp, so a thread has 96 registers. These hold the scores of a row of 64 heads and half of its
+# weights.
 WEIGHTS = 32
 
-# What a CTA of a prefill takes to begin, in key tiles; how many more splits of a block are weighed than fill the SMs once.
+# START_TILES: the time that a prefill CTA takes to begin, in key tiles. SPLITS: launch rules weigh so many
+# more splits of a block than fill the SMs once.
 START_TILES, SPLITS = 2, 8
 
 
 class Kernel(Names):
-    """Pipelines, operands, sizes, scalars and buffers of scoring; which buffers there are depends on the schedule."""
+    """Pipelines, operands, sizes, scalars and buffers of scoring.
+
+    The schedule decides which buffers exist.
+    """
 
     keys: Channel
     queries: Channel
@@ -94,53 +101,62 @@ class Kernel(Names):
 
 
 def rows_of_product(k: SimpleNamespace, most_columns: int) -> Size:
-    """Queries of a product of at most so many columns."""
+    """Queries of a product of at most `most_columns` columns."""
     return Size(min(k.queries, MOST_ROWS, most_columns // k.heads), "ROWS_PER_PRODUCT")
 
 
 def of_any(k: SimpleNamespace) -> bool:
-    """Whether a kernel takes pages of any size, and fewer dims and heads than it is built for: zeros stand for what is left."""
+    """Whether a kernel takes pages of any size, and fewer dims and heads than it is built for.
+
+    Zeros fill the dims and heads that are left.
+    """
     return bool(k.kind != "plain")
 
 
 def of_blocks(k: SimpleNamespace) -> bool:
-    """Whether entries of the table name blocks of tokens, too; one query a row."""
+    """Whether entries of the table may name blocks of tokens. Such rows have one query."""
     return bool(k.kind == "blocks")
 
 
 def grain(k: SimpleNamespace) -> Size:
-    """Keys of one copy, where a kernel takes pages of any size."""
+    """Keys per copy, where a kernel takes pages of any size."""
     return BLOCK if of_blocks(k) else GRAIN
 
 
 def few(k: SimpleNamespace) -> bool:
-    """Whether a product's scores and weights leave a thread registers enough that no warp has to hand any over."""
+    """Whether a thread has enough registers for scores and weights without those of another warp."""
     return bool(k.heads < LEAST_PITCH)
 
 
 def scales_apart(k: SimpleNamespace) -> int | None:
-    """Scales from those of one copy of keys to the next one's, which begin on a multiple of 128 bytes; None: they are dense."""
+    """The distance between the scales of two copies of keys, in floats; None where scales are dense.
+
+    The scales of a copy begin on a multiple of 128 bytes.
+    """
     return LEAST_PITCH if of_any(k) and k.mode == "decode" else None
 
 
 def _scales(k: SimpleNamespace) -> Size:
-    """Scales of a tile of keys, with what lies between them."""
+    """Floats for the scales of a tile of keys, gaps included."""
     apart = scales_apart(k)
     return k.tile if apart is None else Size(k.tile // grain(k) * apart, "TILE_SCALES")
 
 
 def weight_pitch(k: SimpleNamespace) -> Size:
-    """Weights from one query's to the next one's, of which copies by a tensor map begin on a multiple of 128 bytes."""
+    """The distance between the weights of two queries, in floats.
+
+    A copy by a tensor map begins on a multiple of 128 bytes.
+    """
     return Size(LEAST_PITCH, "WEIGHT_PITCH") if few(k) else k.heads
 
 
 def columns(k: SimpleNamespace, rows: int) -> Size:
-    """Columns of a product: the heads of so many query rows."""
+    """Columns of a product: the heads of `rows` query rows."""
     return Size(rows * k.heads, "COLUMNS")
 
 
 def weights_of(k: SimpleNamespace, rows: int) -> Size:
-    """Weights from one product's first one to the next product's, of so many query rows each."""
+    """The distance between the weights of two products of `rows` query rows each, in floats."""
     return Size(rows * LEAST_PITCH, "WEIGHT_COLUMNS") if few(k) else columns(k, rows)
 
 
@@ -156,7 +172,10 @@ def input_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]:
 def inputs(
     k: SimpleNamespace, readers: tuple[Reader, ...], query_stages: int = 1, rounds: str = "loop"
 ) -> tuple[Pipeline, ...]:
-    """Key tiles, and the queries that score them: one use of these a sequence of a decode, one in all of a prefill."""
+    """Rings of key tiles and of queries.
+
+    A decode uses a query slot per sequence, a prefill uses one slot once.
+    """
     return (
         Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
         Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, query_stages, rounds),
@@ -171,9 +190,9 @@ def rows_map(
     box: tuple[int, ...],
     dim: str = "128",
 ) -> TensorMap:
-    """Boxes of rows of 128 bytes, of which there are `extents` along axes that are `strides` bytes apart, innermost first.
+    """Boxes of rows of 128 bytes, along axes of `extents` rows and `strides` bytes, innermost first.
 
-    Rows of `dim` bytes come with zeros behind them.
+    Zeros fill a row of fewer than 128 bytes, where `dim` says so.
     """
     return TensorMap(
         name, operand, "UINT8", (dim, *extents), strides, (INDEX_DIM, *box), (1, *(1 for _ in box)),
@@ -187,14 +206,15 @@ def vector_map(name: str, operand: str, count: str, box: int) -> TensorMap:
 
 
 def weights_map(rows: str, k: SimpleNamespace) -> TensorMap:
-    """Boxes of the weights of a query; zeros for heads, or queries, that there are not."""
+    """Boxes of the weights of a query; zeros for heads or queries past the last."""
     return TensorMap(
-        "weight_map", "weights", "FLOAT32", ("index_heads", rows), ("weights_stride * 4",), (k.heads, 1), (1, 1)
+        "weight_map", "weights", "FLOAT32", ("index_heads", rows), ("weights_stride * 4",), (k.heads, 1),
+        (1, 1)
     )  # fmt: skip
 
 
 def score_product(unit: str, role: str, m: int, n: int, acc: str) -> Mma:
-    """S = K Q^T of a tile."""
+    """The product S = K Q^T of a tile."""
     return Mma(
         "score",
         unit,
@@ -211,7 +231,10 @@ def score_product(unit: str, role: str, m: int, n: int, acc: str) -> Mma:
 
 
 def hopper_registers(k: SimpleNamespace, keys: int, each: int, *more: str) -> tuple[Buffer, ...]:
-    """What the threads of a scoring role hold, and `more` int32. The four lanes of a quad end with one logit each, or two."""
+    """Registers of the threads of a scoring role, with `more` int32.
+
+    Each of the four lanes of a quad ends with one logit, or two.
+    """
     logits = max(1, each // 2)
     held = (
         ("weight", each * k.heads // 4, "float32"),
@@ -226,22 +249,26 @@ def hopper_registers(k: SimpleNamespace, keys: int, each: int, *more: str) -> tu
 
 
 def hopper_groups(k: SimpleNamespace) -> tuple[int, int]:
-    """Prefill's scoring groups, each with its own query rows, all reading the same key tile; keys of one product."""
+    """The number of scoring groups of a prefill, and the keys per product.
+
+    Each group has query rows of its own. All groups read the same key tile.
+    """
     groups = min(HOPPER_WARPGROUPS, max(1, k.queries // rows_of_product(k, HOPPER_N)))
     return groups, Size(HOPPER_WARPGROUPS // groups * 64, "BLOCK")
 
 
 def blackwell_groups(k: SimpleNamespace) -> tuple[int, int, int]:
-    """Of a decode: accumulator rings that products go to in turn, scoring groups that share each, queries of a product.
+    """Of a decode: accumulator rings, scoring groups that share a ring, queries per product.
 
-    One ring where one product holds all queries. Two groups share a product of several queries, half of these each.
+    Products go to the rings in turn. One ring is enough where one product holds all queries. Two groups share
+    a product of several queries, and each group takes half of them.
     """
     each = rows_of_product(k, BLACKWELL_DECODE_N)
     return 1 if each == k.queries else 2, min(each, 2), each
 
 
 def blackwell_registers(role: str, columns: int, weights: int, **more: int) -> tuple[Buffer, ...]:
-    """What each thread of a scoring role has: one key, `columns` of its scores, so many weights of a query, and `more` int32."""
+    """Registers of a scoring thread: a key, `columns` scores, `weights` weights of a query, `more` int32."""
     g = role.removeprefix("score_")
     floats = {"dots": columns, "weight": weights, "scale": 1, "logit": 1}
     return tuple(
@@ -253,7 +280,10 @@ def blackwell_registers(role: str, columns: int, weights: int, **more: int) -> t
 
 @recorded
 def weigh_row(m: Recorder, logit: View, dots: View, weight: View, head_weights: View, first: Value) -> None:
-    """Blackwell: the logit of each thread's key and one row, whose weights are in shared memory from the `first` on."""
+    """Blackwell: the logit of each thread's key and a row.
+
+    The row's weights begin at `first` in shared memory.
+    """
     held = min(WEIGHTS, m.k.heads)
     for part in range(m.k.heads // held):
         sm100.load_weights(m, weight, head_weights, first + part * held)

@@ -1,4 +1,4 @@
-"""Scoring of decode: keys by page, for few queries of each sequence."""
+"""Decode scoring: keys by page, for few queries of each sequence."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
             ("q_stride_h", "q_stride_n", "q_stride_b"),
             (k.heads, 1, 1),
         ),
-        # The keys of a page are 64 of its 66 rows, and pages may have rows between them.
+        # The keys of a page are 64 of its 66 rows. Pages may have rows between them.
         rows_map(
             "key_map", "k_cache", (f"(pages - 1) * (k_cache_stride // 128) + {PAGE_ROWS}",), ("128",), (PAGE,)
         ),
@@ -81,22 +81,24 @@ def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
 def _maps_of_any(k: SimpleNamespace) -> tuple[TensorMap, ...]:
     return (
         rows_map(
-            "query_map", "q", ("index_heads", "next_n", "b"), ("q_stride_h", "q_stride_n", "q_stride_b"), (k.heads, 1, 1),
-            dim="index_dim",
+            "query_map", "q", ("index_heads", "next_n", "b"), ("q_stride_h", "q_stride_n", "q_stride_b"),
+            (k.heads, 1, 1), dim="index_dim",
         ),
         weights_map("rows", k),
         rows_map(
-            "key_map", "k_cache", ("page_size", "pages"), ("index_dim", "k_cache_stride"), (grain(k), 1), dim="index_dim"
+            "key_map", "k_cache", ("page_size", "pages"), ("index_dim", "k_cache_stride"), (grain(k), 1),
+            dim="index_dim",
         ),
-        # The words of a page, of which the last ones are its scales.
+        # The words of a page; the last words are the page's scales.
         TensorMap(
-            "scale_map", "k_cache", "FLOAT32", ("page_bytes // 4", "pages"), ("k_cache_stride",), (grain(k), 1), (1, 1)
+            "scale_map", "k_cache", "FLOAT32", ("page_bytes // 4", "pages"), ("k_cache_stride",),
+            (grain(k), 1), (1, 1),
         ),
     )  # fmt: skip
 
 
 def _copied(k: SimpleNamespace) -> Size:
-    """Copies of a key tile: one a page, or a part of a page."""
+    """Copies per key tile: each copies a page, or a part of a page."""
     if of_blocks(k):
         return Size(k.tile // BLOCK, "TILE_BLOCKS")
     return Size(k.tile // GRAIN, "TILE_GRAINS") if of_any(k) else Size(k.tile // PAGE, "TILE_PAGES")
@@ -105,8 +107,9 @@ def _copied(k: SimpleNamespace) -> Size:
 def hopper(k: SimpleNamespace) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
     each = rows_of_product(k, HOPPER_N)
-    # 64 accumulators and 32 weights a thread need registers that idle copy warps hand over; one product does not. The
-    # copying warp keeps what that leaves: with 24 the walk and the pages ahead of it spill, in the other role too.
+    # A thread with 64 accumulators and 32 weights needs registers that idle copy warps hand over; a thread
+    # with one product does not. The copying warp keeps the rest: with 24 registers the walk and the pages
+    # ahead of it spill, in the other role too.
     score_registers, load_warps, load_registers = (
         (None, 1, None) if k.queries == 1 or few(k) else (104, 4, 64)
     )
@@ -141,7 +144,11 @@ def blackwell(k: SimpleNamespace) -> Schedule:
     return Schedule(
         roles=(
             *(
-                Role(role, 4, doc=f"epilogue of products i with i % {rings} == {g // sharing}, part {g % sharing} of {sharing}")
+                Role(
+                    role, 4,
+                    doc=f"epilogue of products i with i % {rings} == {g // sharing}, "
+                    f"part {g % sharing} of {sharing}",
+                )
                 for g, role in enumerate(scorers)
             ),
             Role("load", 1, doc="block table, key pages, queries"),
@@ -149,7 +156,10 @@ def blackwell(k: SimpleNamespace) -> Schedule:
         ),
         buffers=(
             *input_buffers(k, query_stages),
-            *(Buffer(f"scores_{r}", TENSOR, (128, columns(k, each)), "float32", accumulators) for r in range(rings)),
+            *(
+                Buffer(f"scores_{r}", TENSOR, (128, columns(k, each)), "float32", accumulators)
+                for r in range(rings)
+            ),
             *(b for role in scorers for b in blackwell_registers(role, k.heads, weights, length=1)),
         ),
         pipelines=(
@@ -158,7 +168,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
                 Pipeline(
                     f"scores_{r}", (f"scores_{r}",), "mma", Engine.TCGEN05,
                     tuple(Reader(f"score_{r * sharing + i}", Engine.TMEM, "warp") for i in range(sharing)),
-                    accumulators, doc="one use a tile and product of the ring",
+                    accumulators, doc="one use per tile and product of the ring",
                 )
                 for r in range(rings)
             ),
@@ -174,13 +184,14 @@ def blackwell(k: SimpleNamespace) -> Schedule:
 
 
 class Share(State, Kernel):
-    """The key tiles that a CTA of a decode scores, one after the other, and where it stands.
+    """The key tiles that a CTA of a decode scores, one after the other, and the current tile.
 
-    Tile `tile` of sequence `seq` is the current one, `fresh` where it is the share's first one of the sequence; the
-    next one is `step` further. `need` keys of the sequence have to be scored. There are `turns` tiles in all, and
-    sequence number `turn` of the share is the current one. The copying role holds page-table entries, one a lane:
-    `entry` of the tiles now, `ahead` of those after them. Of pages of any size a lane holds the entry of some keys, and
-    their `place` in the page, or `place_ahead`.
+    The current tile is tile `tile` of sequence `seq`, and the next tile is `step` further. `fresh` says that
+    the tile is the first one of its sequence in this share. `need` keys of the sequence have to be scored.
+    The share has `turns` tiles, and its current sequence is number `turn`. Each lane of the copying role
+    holds a page-table entry: `entry` for the current tiles, `ahead` for the tiles after them. With pages of
+    any size a lane holds the entry of some keys, and the `place` (or `place_ahead`) of these keys in the
+    page.
     """
 
     seq: Int32
@@ -197,12 +208,12 @@ class Share(State, Kernel):
 
 
 def _next_n(m: Recorder) -> Value:
-    """Queries of a sequence; a kernel for one does not read how many there are."""
+    """Queries per sequence. A kernel for one query does not read their number."""
     return 1 if m.k.queries == 1 else Kernel(m).next_n
 
 
 def _tiles_of_entries(m: Recorder) -> int:
-    """Tiles whose pages the lanes of a warp hold at once, one table entry each."""
+    """Tiles whose table entries a warp holds at once, one entry per lane."""
     return leaf.WARP // int(m.c.pages)
 
 
@@ -213,10 +224,10 @@ def _products(m: Recorder) -> Any:
 
 @recorded
 def _start(m: Recorder) -> Share:
-    """What does not depend on a length is fetched and worked out while the lengths are in flight."""
+    """While the lengths are in flight, the CTA fetches and computes what does not depend on them."""
     s = Share(m, seq=0, tile=0, step=1, need=0, turns=0, turn=-1, fresh=False)
     walk.place_when_even(m, s.seq, s.tile, s.step, s.b, cta=m.block(0), ctas=s.ctas)
-    # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
+    # A kernel that waits while it holds tensor memory could keep the previous kernel from allocating its own.
     if m.arch.tmem_columns:
         m.depend(launch=False)
     m.barriers_stand()
@@ -229,7 +240,7 @@ def _start(m: Recorder) -> Share:
     if of_any(m.k):
         s.place = s.place_ahead = 0
     if m.in_role("load"):
-        m.comment("Garbage past a length: nothing follows an entry before the length is known.")
+        m.comment("Entries past a length are garbage: no copy uses an entry before the length is known.")
         row = minimum(s.seq, s.b - 1)
         reach = inline(_reach(m, s))
         _read_entries(m, s, row, s.step, last=reach - 1)
@@ -246,21 +257,21 @@ def _start(m: Recorder) -> Share:
 
 
 def _reach(m: Recorder, s: Share) -> Value:
-    """Copies of keys that a line of the table has."""
+    """Copies of keys that the entries of a table line name."""
     paged = s.max_pages * s.page_size // GRAIN if of_any(m.k) else s.max_pages
     return s.max_pages * s.block_size // BLOCK if of_blocks(m.k) else paged
 
 
 @recorded
 def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
-    """The page-table entries of the current tile and those after it, `step` apart, up to entry `last` of a row."""
+    """Read page-table entries up to `last`, for the current tile and the tiles after it, `step` apart."""
     _read_first(m, s, row, s.tile, step, last)
     _read_ahead(m, s, row, step, last)
 
 
 @recorded
 def _read_first(m: Recorder, s: Share, row: Value, first: Value, step: Value, last: Value) -> None:
-    """The page-table entries of the tiles from `first` on."""
+    """Read the page-table entries of the tiles from `first` on."""
     if of_blocks(m.k):
         walk.block_entries(
             m, s.entry, s.place, s.block_table, row, first=first, step=step, blocks=m.c.pages, last=last,
@@ -279,17 +290,17 @@ def _read_first(m: Recorder, s: Share, row: Value, first: Value, step: Value, la
 
 @recorded
 def _read_ahead(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
-    """The page-table entries of the tiles after those that a warp holds."""
+    """Read the page-table entries of the tiles after the ones whose entries a warp holds."""
     ahead = inline(s.tile + _tiles_of_entries(m) * step)
     if of_blocks(m.k):
         walk.block_entries(
-            m, s.ahead, s.place_ahead, s.block_table, row, first=ahead, step=step, blocks=m.c.pages, last=last,
-            page_size=s.page_size, block_size=s.block_size, sharing=s.sharing,
+            m, s.ahead, s.place_ahead, s.block_table, row, first=ahead, step=step, blocks=m.c.pages,
+            last=last, page_size=s.page_size, block_size=s.block_size, sharing=s.sharing,
         )  # fmt: skip
     elif of_any(m.k):
         walk.grain_entries(
-            m, s.ahead, s.place_ahead, s.block_table, row, first=ahead, step=step, grains=m.c.pages, last=last,
-            page_size=s.page_size,
+            m, s.ahead, s.place_ahead, s.block_table, row, first=ahead, step=step, grains=m.c.pages,
+            last=last, page_size=s.page_size,
         )  # fmt: skip
     else:
         walk.table_entries(
@@ -308,7 +319,7 @@ def _begin_tile(m: Recorder, s: Share, it: Value) -> None:
 
 @recorded
 def _load(m: Recorder, s: Share) -> None:
-    """Copies every key tile of the share, and the queries of a sequence before its first one."""
+    """Copy every key tile of the share, and the queries of a sequence before its first tile."""
     held: Int32 = 0
     page: Int32 = 0
     if of_any(m.k):
@@ -328,7 +339,7 @@ def _load(m: Recorder, s: Share) -> None:
             if of_any(m.k):
                 s.place = s.place_ahead
             _read_ahead(m, s, s.seq, s.step, last)
-        # The scales do not fill what lies between them.
+        # Scales have gaps between them, which no copy fills.
         copied = {"bytes": m.k.tile * (INDEX_DIM + 4)} if of_any(m.k) else {}
         keys = s.keys.producer.acquire(it, **copied)
         for p in unrolled(m.c.pages):
@@ -346,7 +357,7 @@ def _load(m: Recorder, s: Share) -> None:
 
 @recorded
 def _copy_page(m: Recorder, s: Share, keys: Filling, p: Value, page: Value) -> None:
-    """A page of keys, and their scales."""
+    """Copy a page of keys, and the scales of these keys."""
     page_rows = inline(s.k_cache_stride // INDEX_DIM)
     m.bulk(
         keys.keys.part(p * PAGE, PAGE),
@@ -363,7 +374,7 @@ def _copy_page(m: Recorder, s: Share, keys: Filling, p: Value, page: Value) -> N
 
 @recorded
 def _copy_grain(m: Recorder, s: Share, keys: Filling, p: Value, page: Value, within: Value) -> None:
-    """Keys of a page from key `within` on, and their scales, which follow all keys of the page."""
+    """Copy keys of a page from key `within` on, and their scales. The scales follow all keys of the page."""
     count = grain(m.k)
     m.bulk(keys.keys.part(p * count, count), Box("key_map", (page, within, 0)), keys)
     scale = inline(s.page_size * s.index_dim // 4 + within)
@@ -372,7 +383,7 @@ def _copy_grain(m: Recorder, s: Share, keys: Filling, p: Value, page: Value, wit
 
 @recorded
 def _load_queries(m: Recorder, s: Share) -> None:
-    """Copies the queries of a sequence and the weights of their heads."""
+    """Copy the queries of a sequence and the weights of their heads."""
     heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
     if one:
         count = 1
@@ -392,7 +403,7 @@ def _load_queries(m: Recorder, s: Share) -> None:
 
 @recorded
 def _weights_at(m: Recorder, s: Share, query: Value) -> Box | Span:
-    """Where the weights of a query of the current sequence lie."""
+    """The place of the weights of a query of the current sequence."""
     if of_any(m.k):
         return Box("weight_map", (s.seq * _next_n(m) + query, 0))
     return s.weights.span((s.seq, query), m.k.heads)
@@ -400,7 +411,7 @@ def _weights_at(m: Recorder, s: Share, query: Value) -> Box | Span:
 
 @recorded
 def _next_queries(m: Recorder, s: Share, it: Value) -> None:
-    """At the first tile of a sequence, give its predecessor's queries back and wait for its own."""
+    """At the first tile of a sequence, release the previous sequence's queries and wait for the new ones."""
     if it > 0:
         s.queries.reader.slot(s.turn).release()
     s.turn += 1
@@ -419,7 +430,8 @@ def _score(m: Recorder, s: Share) -> None:
             _next_queries(m, s, it)
             if one:
                 sm90.read_weights(
-                    m, s.weight, queries.head_weights, first=0, each=1, heads=m.k.heads, pitch=weight_pitch(m.k),
+                    m, s.weight, queries.head_weights, first=0, each=1, heads=m.k.heads,
+                    pitch=weight_pitch(m.k),
                 )  # fmt: skip
         keys = s.keys.reader.wait(it)
         key = inline(s.tile * m.k.tile)
@@ -464,12 +476,12 @@ def _score(m: Recorder, s: Share) -> None:
 
 @recorded
 def _issue(m: Recorder, s: Share) -> None:
-    """Blackwell's MMA warp: one accumulator a tile and product, of the rings in turn."""
+    """Blackwell's MMA warp: one accumulator per tile and product, from the rings in turn."""
     rings, n = m.c.rings, columns(m.k, m.c.rows_per_product)
     queries = s.queries.reader.slot(s.turn)
 
     def none_so_far(r: int) -> Int32:
-        """How many accumulators of a ring have been filled."""
+        """How many accumulators of a ring have been filled, at first none."""
         fill: Int32 = named(f"fill_{r}", 0)
         return fill
 
@@ -499,7 +511,7 @@ def _issue(m: Recorder, s: Share) -> None:
 
 @recorded
 def _epilogue(m: Recorder, s: Share, g: int) -> None:
-    """Blackwell: the scores of a group's queries of every product of its ring, a key a thread."""
+    """Blackwell: the scores of a group's queries in every product of its ring, one key per thread."""
     heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
     ring, part = divmod(g, int(m.c.sharing))
     own = each // int(m.c.sharing)

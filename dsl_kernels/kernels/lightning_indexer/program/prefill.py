@@ -1,4 +1,4 @@
-"""Scoring of prefill: blocks of queries over their windows of keys."""
+"""Prefill scoring: blocks of queries over their windows of keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from .common import (
     weights_of,
 )
 
-# Blackwell's scoring groups: four warps a scheduler, so that some weigh while others wait for scores.
+# Blackwell's scoring groups: four warps per scheduler, so that some weigh while others wait for scores.
 GROUPS = 4
 
 
@@ -64,7 +64,7 @@ def hopper(k: SimpleNamespace) -> Schedule:
     groups, block = hopper_groups(k)
     each = Size(k.queries // groups, "ROWS_PER_PRODUCT")
     readers = (Reader("score", Engine.WGMMA, "warp"),)
-    # Idle copy warps hand registers over, but for few heads, where there are enough.
+    # Idle copy warps hand registers over, except for few heads, where a thread has enough.
     score_registers, load_warps, load_registers = (None, 1, None) if few(k) else (112, 4, 24)
     return Schedule(
         roles=(
@@ -72,7 +72,7 @@ def hopper(k: SimpleNamespace) -> Schedule:
                 "score",
                 block // 16,
                 score_registers,
-                f"products and epilogue, {each} query rows a replica",
+                f"products and epilogue, {each} query rows per replica",
                 replicas=groups,
             ),
             Role("load", load_warps, load_registers, "key tiles, queries", active=1),
@@ -130,7 +130,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
 
 
 class Block(State, Kernel):
-    """A block of query rows of a prefill, from `row` on, and its split's `turns` key tiles from tile `first` on."""
+    """A block of query rows of a prefill from `row` on, and `turns` key tiles from `first` on."""
 
     row: Int32
     first: Int32
@@ -154,7 +154,7 @@ def _start(m: Recorder) -> Block:
 def _load(m: Recorder, s: Block) -> None:
     k, heads = m.k, m.k.heads
     if s.turns > 0:
-        # The weights of few heads do not fill what lies between them.
+        # The weights of few heads have gaps between them, which no copy fills.
         copied = {"bytes": k.queries * (heads * (INDEX_DIM + 4))} if few(k) else {}
         queries = s.queries.producer.acquire(0, **copied)
         m.bulk(queries.queries, Box("query_map", (s.row, 0, 0)), queries)
@@ -163,7 +163,7 @@ def _load(m: Recorder, s: Block) -> None:
             if of_any(k):
                 m.bulk(slot, Box("weight_map", (s.row + i, 0)), queries)
             else:
-                m.comment("Nothing is stored of a row past the last one.")
+                m.comment("No score of a row past the last one is stored.")
                 query = minimum(s.row + i, s.s - 1)
                 weights = s.weights.span((query,), heads)
                 m.bulk(slot, weights, queries)
@@ -196,7 +196,7 @@ def _score(m: Recorder, s: Block) -> None:
         for at in range(0, m.k.tile, block):
             m.multiply("score", acc, keys.keys.part(at, block), queries.queries.part(m.replica * n, n))
             if each > 2:
-                m.comment("Two scales a lane are two registers too many while the product runs.")
+                m.comment("Two scales per lane are two registers too many while the product runs.")
                 m.await_products()
             sm90.read_scales(m, s.scale, keys.key_scales, first=at, each=each, apart=None)
             if at + block < m.k.tile:
@@ -205,14 +205,15 @@ def _score(m: Recorder, s: Block) -> None:
                 keys.release()
             sm90.weigh(m, s.logit, s.acc, s.weight, each, m.k.heads)
             sm90.store_window(
-                m, s.logits, s.logit, s.scale, s.begin, s.size, row=own, each=each, key=(s.first + it) * m.k.tile + at,
+                m, s.logits, s.logit, s.scale, s.begin, s.size, row=own, each=each,
+                key=(s.first + it) * m.k.tile + at,
                 compressed=s.compressed if of_any(m.k) else None,
             )  # fmt: skip
 
 
 @recorded
 def _issue(m: Recorder, s: Block) -> None:
-    """Blackwell's MMA warp: one accumulator a tile."""
+    """Blackwell's MMA warp: one accumulator per tile."""
     queries = s.queries.reader.slot(0)
     if s.turns > 0:
         s.queries.reader.wait(0)
@@ -226,7 +227,7 @@ def _issue(m: Recorder, s: Block) -> None:
 
 @recorded
 def _epilogue(m: Recorder, s: Block, g: int) -> None:
-    """Blackwell: the scores of one quarter of the block's rows, a key a thread."""
+    """Blackwell: the scores of one quarter of the block's rows, one key per thread."""
     heads, each = m.k.heads, m.c.rows_per_group
     dots, weight, scale, logit, begin, size = (
         m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")

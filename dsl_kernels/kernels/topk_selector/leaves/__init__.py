@@ -1,1 +1,1 @@
-"""Leaves of selection, by their text: a row's keys, the rounds that narrow them, and the lists that are left."""
+"""Texts of selection's leaves: keys of a row, rounds that narrow the undecided keys, and lists."""

@@ -1,7 +1,7 @@
-"""Leaves of selection by their text: the list of undecided keys, the bitmaps, and the positions that come out.
+"""Texts of selection's leaves: the list of undecided keys, the bitmaps, and the selected positions.
 
-A list entry is an int64: the key above, and below the complement of the position, so that larger entries go first. What a
-warp works out together, every lane calls.
+A list entry is an int64. Its high half is the key, its low half the complement of the position, so larger
+entries go first. Every lane of a warp calls a leaf with warp operations.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ from .row import (
 )
 
 OFFSET_BITS = Size(22, "OFFSET_BITS")
-"""Low bits of the position in a list entry: the column within a warp's run. The bits above name the warp."""
+"""The low bits of a list entry's position: the column within a warp's run.
+
+The bits above are the warp's number.
+"""
 
 
 @by_text
@@ -50,8 +53,11 @@ def collect(
     counters: Shared[Int32], entries: Shared[Int64], first: Int32, end: Uint32, span: Uint32,
     listing: Boolean, owner: Int32, offset: Int32,
 ) -> None:  # fmt: skip
-    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it from entry `first`
-    on, or mark these too. A warp takes its entries with one atomic."""
+    """Mark a batch's keys above the range, in words of the bitmap from `word` on. List the keys in the range.
+
+    The list begins with entry `first`. A warp takes its entries with one atomic. Without `listing`, keys in
+    the range are marked in `equal`.
+    """
     _mark_words(m, above, word, bits, lambda key: key > end)
     if listing:
         left: Int32 = 0
@@ -72,7 +78,10 @@ def collect(
 
 @recorded
 def _take_room(m, counters, through):
-    """The first of a warp's next entries of the list; `through` counts those of this and of lower lanes."""
+    """Take list entries for a warp, and return the first one.
+
+    `through` counts entries of this and of lower lanes.
+    """
     room: Int32 = 0
     if m.lane == LAST_LANE:
         room = warps.fetch_add(counters.at(Counter.LISTED), through)
@@ -80,7 +89,7 @@ def _take_room(m, counters, through):
 
 
 def _pick(registers, j, half=1):
-    """Register `j` of a power of two of them, by selects: registers have no address."""
+    """Register `j`, found by selects because registers have no address. Their number is a power of two."""
     if len(registers) == 1:
         return registers[0]
     upper, pairs = (j & half) != 0, zip(registers[::2], registers[1::2], strict=True)
@@ -89,7 +98,10 @@ def _pick(registers, j, half=1):
 
 @recorded
 def _mark_words(m, bitmap, word, bits, marked):
-    """Write a batch's words of a bitmap, from `word` on: a bit for each of the warp's keys: `marked(key)`."""
+    """Write a batch's words of a bitmap, from `word` on.
+
+    The bit of each of the warp's keys is `marked(key)`.
+    """
     words, own_words = m.local("words", bits.size), bitmap.part("own_words", word)
     for j in unrolled(bits.size):
         words[j] = warps.ballot(marked(bits[j]))
@@ -104,7 +116,7 @@ def send_entries(
     m: LeafRecorder, peers: Peers[Int64], entries: Shared[Int64], first: Int32, counters: Shared[Int32],
     group: int, rank: Int32, cta_warps: int,
 ) -> None:  # fmt: skip
-    """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
+    """Copy this CTA's part of the list to the same place in every peer. The warps share chunks and peers."""
     count = counters[Counter.LISTED]
     for i in range(m.warp, ceildiv(count, WORD) * group, cta_warps):
         at = i // group * WORD + m.lane
@@ -115,7 +127,7 @@ def send_entries(
 
 @recorded
 def _counted_by(m, counts, group, half):
-    """LISTED or KEPT of the CTA whose rank is the lane's, by which `half` of a pair it is; and the sum up to that CTA."""
+    """LISTED or KEPT (`half` chooses) of the CTA whose rank is this lane, and the sum up to that CTA."""
     held: Int32 = 0
     if m.lane < group:
         held = half(warps.load_peer_pair(counts.at(Counter.LISTED), m.lane))
@@ -127,7 +139,7 @@ def _counted_by(m, counts, group, half):
 def count_ties(
     m: LeafRecorder, found: Sets[Int32], within: Sets[Int32], counts: Peers[Int32], group: int, rank: Int32,
 ) -> None:  # fmt: skip
-    """How many ties the CTAs of a row have marked, and how many of these those of lower rank have."""
+    """Count the ties that the CTAs of a row have marked, and those that CTAs of lower rank have marked."""
     held, through = _counted_by(m, counts, group, warps.pair_high)
     found = warps.shuffle(through, group - 1)
     within = warps.shuffle(through - held, rank)
@@ -138,7 +150,7 @@ def share_lists(
     m: LeafRecorder, total: Sets[Int32], entries: Shared[Int64], peers: Peers[Int64], counts: Peers[Int32],
     room: int, group: int, rank: Int32, cta_warps: int,
 ) -> None:  # fmt: skip
-    """Append this CTA's list to that of every peer, if `room` suffices for the lists of all, which have `total` entries."""
+    """Append this CTA's list to every peer's list, if the `total` entries of all CTAs fit into `room`."""
     held, through = _counted_by(m, counts, group, warps.pair_low)
     total = warps.shuffle(through, group - 1)
     own = warps.shuffle(held, rank)
@@ -155,7 +167,10 @@ def share_lists(
 
 @recorded
 def _mark(m, entry, bitmap, counters, which, rank, cta_warps, words):
-    """Set a list entry's bit if this CTA owns it; count it in counter `which` if a CTA of lower rank does."""
+    """Set a list entry's bit if this CTA owns the entry.
+
+    If a CTA of lower rank owns it, count it in counter `which`.
+    """
     place = ~warps.pair_low(entry)
     offset = place & ((1 << OFFSET_BITS) - 1)
     owner = (place >> OFFSET_BITS) - rank * cta_warps
@@ -171,8 +186,11 @@ def sift(
     equal: Shared[Int32], counters: Shared[Int32], end: Uint32, span: Uint32, inside: Int32, ranked: int,
     rank: Int32, cta_warps: int, words: Int32,
 ) -> None:  # fmt: skip
-    """After the rounds over the list: mark entries above the range; keep those in it from `target` on where at most
-    `ranked` are left to rank, else mark them as equal."""
+    """After the rounds over the list, mark entries above the range.
+
+    If at most `ranked` entries are in the range, copy these to the list from `target` on. Otherwise mark them
+    as equal.
+    """
     for i in range(m.thread, total, m.threads):
         entry = entries[i]
         key = key_of(entry)
@@ -192,12 +210,18 @@ def rank_entries(
     m: LeafRecorder, entries: Shared[Int64], first: Int32, count: Int32, need: Int32, above: Shared[Int32],
     counters: Shared[Int32], rank: Int32, cta_warps: int, words: Int32, ties_higher: Int32 | None,
 ) -> None:  # fmt: skip
-    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it with."""
+    """Mark the `need` largest of at most 64 entries.
+
+    A warp ranks an entry, and each lane compares it with two others.
+    """
     low: Int64 = 0
     high: Int64 = 0
 
     def ordered(entry):
-        """The entry as its rank has it: of equal keys the higher position first where `ties_higher` is 1."""
+        """The entry in the order of ranks.
+
+        Where `ties_higher` is 1, the higher position of equal keys goes first.
+        """
         if ties_higher is None:
             return entry
         return warps.make_pair(key_of(entry), warps.pair_low(entry) ^ -ties_higher)
@@ -219,7 +243,10 @@ def count_marks(
     m: LeafRecorder, before: Sets[Int32], bitmap: Shared[Int32], sums: Shared[Int32], first: Int32,
     words: Int32,
 ) -> None:  # fmt: skip
-    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each, are `before`."""
+    """Count each warp's marked columns in `sums`. `before` counts those of lower lanes.
+
+    A lane has consecutive words.
+    """
     own: Int32 = 0
     begin, end = _own_words(m, words)
     for i in range(begin, end):
@@ -232,7 +259,7 @@ def count_marks(
 
 @recorded
 def _own_words(m, words):
-    """A lane's consecutive words among those of its warp: [begin, end)."""
+    """The consecutive words of a lane among the words of its warp: [begin, end)."""
     each = ceildiv(words, WORD)
     begin = m.lane * each
     final = minimum(begin + each, words)
@@ -251,7 +278,7 @@ def take_ties(
         word: Int32 = equal[first + i]
         found = warps.popc(word)
         if left > 0:
-            # Drop the highest bits of the word that are more than are left to take.
+            # Drop the highest bits of the word until it has no more bits than are left to take.
             for bit in range(left, found):
                 word ^= 1 << (LAST_LANE - warps.clz(word))
             above[first + i] |= word
@@ -263,13 +290,13 @@ def take_last_ties(
     m: LeafRecorder, before: Int32, above: Shared[Int32], equal: Shared[Int32], sums: Shared[Int32],
     take: Int32, rest: Int32, first: Int32, words: Int32,
 ) -> None:  # fmt: skip
-    """Select the last `take` columns marked as equal, of the `rest` that this CTA and those of higher rank have."""
+    """Select the last `take` of the `rest` columns marked as equal in this CTA and higher ranks."""
     begin, end = _own_words(m, words)
     left: Int32 = rest - take - lower_warps(m, sums, m.warp) - before
     for i in range(begin, end):
         word: Int32 = equal[first + i]
         found = warps.popc(word)
-        # Drop the lowest bits of the word as long as columns are left to pass over.
+        # Drop the lowest bits of the word while columns are left to skip.
         for _ in range(minimum(left, found)):
             word &= word - 1
         above[first + i] |= word
@@ -281,13 +308,14 @@ def place_marks(
     m: LeafRecorder, placed: Shared[Int32], before: Int32, sums: Shared[Int32], above: Shared[Int32],
     first: Int32, words: Int32, position: Int32, dense: Boolean, keep: int,
 ) -> None:  # fmt: skip
-    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
+    """Write the positions of each warp's marked columns, ascending, after those of lower warps and lanes.
 
-    Of `dense` bitmaps, in which a lane has a word at most, a word at a time; 0 says that there are none.
+    A warp goes through `dense` bitmaps, with at most one word per lane, a word at a time. `dense` is 0 where
+    bitmaps never are dense.
     """
     place: Int32 = before + lower_warps(m, sums, m.warp)
     if dense:
-        # The warp looks at a word together, a bit a lane: word number i has its place in lane i.
+        # All lanes read the same word, one bit per lane. Lane i holds the place of word i.
         below = (1 << m.lane) - 1
         marks = m.local("marks", keep)
         for base in rolled(0, words, keep):
@@ -316,9 +344,10 @@ def write_ids(
     placed: Shared[Int32], block_table: Global[Int32], line: Int32, page_size: Int32, inverse: Uint32,
     pages: Shared[Int32] | None, first_page: Int32, group: int, cta_warps: int,
 ) -> None:  # fmt: skip
-    """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip` on.
+    """Write the ids of this CTA's positions from slot `skip` on.
 
-    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
+    In a group, `sums` gives the number of positions; a lone CTA has `k`. `pages` holds the page-table entries
+    from `first_page` on, unless `first_page` is -1.
     """
     out, table = indices.row("out", row, first=skip), block_table.row("table", line)
     total = lower_warps(m, sums, cta_warps) if group > 1 else k
@@ -333,7 +362,7 @@ def write_positions(
     m: LeafRecorder, positions: Writes[Global[Int32]], row: Int32, k: Int32, skip: Int32, sums: Shared[Int32],
     placed: Shared[Int32], group: int, cta_warps: int,
 ) -> None:  # fmt: skip
-    """Write this CTA's positions as `write_ids` does their ids."""
+    """Write this CTA's positions, in the slots of `write_ids`."""
     out = positions.row("out", scalars.anew(row), first=skip)
     total = lower_warps(m, sums, cta_warps) if group > 1 else k
     for slot in range(m.thread, total, m.threads):
@@ -342,10 +371,10 @@ def write_positions(
 
 @by_text
 def write_values(
-    m: LeafRecorder, values: Writes[Scores], logits: Scores, row: Int32, k: Int32, skip: Int32, sums: Shared[Int32],
-    placed: Shared[Int32], first: Int32, group: int, cta_warps: int,
+    m: LeafRecorder, values: Writes[Scores], logits: Scores, row: Int32, k: Int32, skip: Int32,
+    sums: Shared[Int32], placed: Shared[Int32], first: Int32, group: int, cta_warps: int,
 ) -> None:  # fmt: skip
-    """Write the scores of this CTA's positions as `write_ids` does their ids; position 0 is that of column `first`."""
+    """Write the scores of this CTA's positions, in the slots of `write_ids`. Position 0 is column `first`."""
     own: Int32 = scalars.anew(row)
     out, scores = values.row("out", own, first=skip), logits.row("scores", own)
     total = lower_warps(m, sums, cta_warps) if group > 1 else k
@@ -356,7 +385,7 @@ def write_values(
 
 @recorded
 def _bits_of(m, score, dtype):
-    """The bit pattern of a score as `load_words` has it."""
+    """The bit pattern of a score, as in `load_words`."""
     if dtype == "float32":
         return scalars.bits_of(score)
     widened: Float32 = score
@@ -364,7 +393,7 @@ def _bits_of(m, score, dtype):
 
 
 def _place(column, origin, owner):
-    """What an entry has of a column: its position from `origin` on, and `owner`, the first warp of the CTA."""
+    """The low half of a column's entry: the position from `origin` on, and `owner`, the CTA's first warp."""
     return ~(column - origin) - (owner << OFFSET_BITS)
 
 
@@ -374,11 +403,12 @@ def list_row(
     stride: Int32, entries: Shared[Int64], counters: Shared[Int32], bottom: Uint32, origin: Int32,
     start: Int32, last: Int32, batches: Int32, room: int, owner: Int32, cta_warps: int,
 ) -> None:  # fmt: skip
-    """List the bit patterns of scores that reach that of `bottom`; a warp stops when there is no room for `room`.
+    """List the bit patterns of scores that reach `bottom`. A warp stops when `room` is full.
 
-    Positions count from `origin`, a multiple of WORD. Two batches in turn, so that one is on its way while the other is looked at; one that
-    would end past the row is its last one instead. Batches begin where 16 bytes do: up to three columns before the first
-    one, and after the last one, are looked at by themselves.
+    Positions count from `origin`, a multiple of WORD. A warp has two batches in turn: one is in flight while
+    it lists the other. A batch that would end past the row is read from the row's last full batch. Batches
+    begin on a multiple of 16 bytes, so warp 0 reads up to three columns before the first batch, and after the
+    last one, on their own.
     """
     listed: Int32 = 0
     batch: Int32 = 0
@@ -392,16 +422,16 @@ def list_row(
     last_read: Int32 = stride - behind_all - columns
 
     def columns_of(number):
-        """The first column of a batch, and from which column on it is read."""
+        """The first column of a batch, and the column from which it is read."""
         column = inline(begin + (number * cta_warps + m.warp) * columns)
         return column, minimum(column, last_read)
 
     def below(bits):
-        """A word whose highest bit tells whether a score is less than that of `bottom`, which NaN is not."""
+        """A word whose highest bit says whether a score is less than that of `bottom`; NaN is not."""
         return scalars.bits_of(scalars.add_rn(scalars.float_of(bits), less))
 
     def load(bits, place):
-        """Load the batch that is read from column `place` on: four columns a lane, 128 in a row of them."""
+        """Load the batch that is read from column `place` on: four columns per lane and load."""
         scores, quad = logits.row("scores", row, first=place), m.local("quad", QUAD, logits.dtype)
         for j in unrolled(bits.size // QUAD):
             scores.read(quad, WORD * j + m.lane)
@@ -409,7 +439,7 @@ def list_row(
                 bits[QUAD * j + i] = _bits_of(m, quad[i], quad.dtype)
 
     def pick(bits, column, place):
-        """List a batch whose first column is `column` and that was read from `place` on."""
+        """List a batch whose first column is `column`, and which was read from `place` on."""
         nonlocal listed
         at = place
         first = maximum(start, column)
@@ -419,7 +449,7 @@ def list_row(
             for j in unrolled(bits.size):
                 if own + _step(j) < first or own + _step(j) >= last:
                     bits[j] = MINUS_INFINITY
-        m.comment("A bit a score: whether it is not negative less the score of `bottom`, which NaN is not.")
+        m.comment("A bit per score: the sign of the score minus that of `bottom`; NaN has none.")
         for j in unrolled(bits.size):
             left = scalars.funnel_left(below(bits[bits.size - 1 - j]), left, 1)
         left = ~left & ((1 << bits.size) - 1)
@@ -439,7 +469,7 @@ def list_row(
                     left ^= lowest
 
     def pick_edges():
-        """List the columns before and after all batches, one a lane."""
+        """List the columns before and after all batches, one per lane."""
         at = select(m.lane < QUAD, origin + m.lane, last_read + columns + (m.lane - QUAD))
         first_edge = select(m.lane < QUAD, start, maximum(start, begin))
         end = minimum(last, select(m.lane < QUAD, begin, stride))
@@ -465,7 +495,7 @@ def list_row(
 
 
 def _step(j):
-    """How far after a lane's first column the column of register `j` is."""
+    """The distance from a lane's first column to the column of register `j`."""
     return j + (j >> 2) * (QUAD * WORD - QUAD)
 
 
@@ -487,7 +517,7 @@ def mark_equal(
 def key_entries(
     m: LeafRecorder, entries: Shared[Int64], total: Int32, counters: Shared[Int32],
 ) -> None:  # fmt: skip
-    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
+    """Turn the bit patterns of the first `total` list entries into keys, and note the largest key."""
     largest: Uint32 = 0
     for i in range(m.thread, total, m.threads):
         entry = entries[i]

@@ -1,4 +1,4 @@
-"""Leaves of selection by their text: a round of the radix select, by a CTA alone and by a cluster."""
+"""Texts of selection's leaves: a round of the radix select, by one CTA and by a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .row import (
 def bound_listed(
     m: LeafRecorder, entries: Shared[Int64], total: Int32, counters: Shared[Int32], end: Uint32, span: Uint32,
 ) -> None:  # fmt: skip
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    """Note the largest and the smallest undecided key of the first `total` list entries."""
     largest: Uint32 = 0
     under: Uint32 = 0
     for i in range(m.thread, total, m.threads):
@@ -43,7 +43,10 @@ def bound_listed(
 def read_bounded(
     m: LeafRecorder, end: Changes[Uint32], span: Changes[Uint32], counters: Shared[Int32],
 ) -> None:  # fmt: skip
-    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    """Narrow the range to the undecided keys, from the smallest to the largest.
+
+    It is one key where all are equal.
+    """
     bottom = maximum(end - span, ~counters[Counter.UNDER].to("uint32"))
     end = minimum(end, counters[Counter.UPPER].to("uint32"))
     span = end - bottom
@@ -51,7 +54,7 @@ def read_bounded(
 
 @recorded
 def lower_warps(m, sums, count):
-    """The sum of what the first `count` warps have written to `sums`."""
+    """The sum of the values that the first `count` warps have written to `sums`."""
     other: Int32 = 0
     if m.lane < count:
         other = sums[m.lane]
@@ -63,7 +66,10 @@ def sum_bins(
     m: LeafRecorder, mine: Registers[Int32], through: Sets[Int32], hist: Shared[Int32], first: Int32,
     sums: Shared[Int32],
 ) -> None:  # fmt: skip
-    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the warps' totals."""
+    """Each thread reads its bins.
+
+    `through` is the warp's sum up to these bins, and `sums` gets each warp's total.
+    """
     hist.part("bins", first).read(mine, m.thread)
     through = warps.scan(sum(mine))
     if m.lane == LAST_LANE:
@@ -75,7 +81,7 @@ def pick_bin(
     m: LeafRecorder, state: Shared[Int32], mine: Registers[Int32], through: Int32, sums: Shared[Int32],
     need: Int32, end: Uint32, span: Uint32, half: bool,
 ) -> None:  # fmt: skip
-    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in `state`.
+    """The thread with the `need`-th key from the top writes the range of that key's bin to `state`.
 
     `half`: the bins are those of the first digit.
     """
@@ -89,7 +95,8 @@ def pick_bin(
 
 @recorded
 def _bin_of(m, first, counts, need):
-    """The bin with the `need`-th key, of bins from `first` on; the keys in it, and in the bins before it."""
+    """The bin with the `need`-th key, among bins from `first` on; the keys in it, and in the bins before
+    it."""
     digit: Int32 = first
     inside: Int32 = counts[0]
     before: Int32 = 0
@@ -108,8 +115,8 @@ def _bin_of(m, first, counts, need):
 def _narrow(m, digit, need, inside, end, span, half, near=0, grain=0):
     """The undecided range after a round that found `digit`: end, span, keys still needed of it, keys in it.
 
-    `half`: the digit is the first one: of the score rounded to fp16, or if `near` is not 0, of the distance
-    from `near`, whose lowest bit in the digit is `grain`.
+    `half`: the digit is the first one. It comes from the score rounded to fp16, or if `near` is not 0, from
+    the distance to `near`, whose bit `grain` is the lowest bit of the digit.
     """
     top, width = _first_range(m, digit, near, grain) if half else _next_range(m, digit, end, span)
     _close_if_all_are_needed(m, top, width, need, inside)
@@ -118,7 +125,7 @@ def _narrow(m, digit, need, inside, end, span, half, near=0, grain=0):
 
 @recorded
 def _first_range(m, digit, near, grain):
-    """End and span of the keys that have a first digit."""
+    """End and span of the keys with this first digit."""
     top: Uint32 = UINT32
     if digit > 0:
         top = half_edge(m, "upper", BINS - digit) - 1
@@ -138,7 +145,7 @@ def _first_range(m, digit, near, grain):
 
 @recorded
 def _next_range(m, digit, end, span):
-    """End and span of the keys of a range that have a digit."""
+    """End and span of the keys of a range with this digit."""
     shift = shift_of(span)
     below = digit.to("uint32") << shift
     top: Uint32 = end - below
@@ -148,7 +155,7 @@ def _next_range(m, digit, end, span):
 
 @recorded
 def _close_if_all_are_needed(m, top: Changes, width: Changes, need: Changes, inside: Changes):
-    """If all keys of the range are needed, none stays undecided: every key above the new end is selected."""
+    """If all keys of the range are needed, end the range below them: all are selected, none is undecided."""
     if need == inside:
         top = top - width - 1
         width = 0
@@ -158,7 +165,7 @@ def _close_if_all_are_needed(m, top: Changes, width: Changes, need: Changes, ins
 
 @recorded
 def _write_state(m, state, end, span, need, inside):
-    """Write what a round found."""
+    """Write the result of a round."""
     words = m.local("words", 4)
     words[StateWord.END] = end.to("int32")
     words[StateWord.SPAN] = span.to("int32")
@@ -172,7 +179,7 @@ def read_state(
     m: LeafRecorder, end: Sets[Uint32], span: Sets[Uint32], need: Sets[Int32], inside: Sets[Int32],
     state: Shared[Int32],
 ) -> None:  # fmt: skip
-    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    """Read the undecided range of the last round: end, span, keys needed of it and keys in it."""
     words = m.local("words", 4)
     state.read(words, 0)
     end = words[StateWord.END].to("uint32")
@@ -186,7 +193,7 @@ def send_sums(
     m: LeafRecorder, peers: Peers[Int32], at: Int32, hist: Shared[Int32], first: Int32, group: int,
     rank: Int32, cta_warps: int,
 ) -> None:  # fmt: skip
-    """Send every CTA of the group the sums of this one's coarse bins."""
+    """Send the sums of this CTA's coarse bins to every CTA of the group."""
     bins, pair = hist.part("bins", first), m.local("pair", 2)
     for i in unrolled(COARSE // cta_warps):
         bin = inline(i * cta_warps + m.warp)
@@ -202,10 +209,10 @@ def pick_bin_of_group(
     need: Int32, lower: Int32, end: Uint32, span: Uint32, half: bool, near: Uint32, grain: Uint32, group: int,
     rank: Int32,
 ) -> None:  # fmt: skip
-    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key from the top.
+    """One warp finds the coarse bin with the `need`-th key, and in the counts of all CTAs that key's bin.
 
-    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as in pick_bin, unless
-    `near` is not 0: the first digits are then those of count_near.
+    `state` also gets the number of keys above the range, and in it, in CTAs of lower rank. `half` is as in
+    pick_bin; if `near` is not 0, the first digits are those of count_near.
     """
     if m.warp == 0:
         count: Int32 = 0
@@ -251,9 +258,11 @@ def pick_bin_of_group(
 
 @recorded
 def _find(m, title: str, count, need):
-    """Find the lane with the `need`-th key from the lanes' counts.
+    """Find the lane with the `need`-th key from the counts of lanes.
 
-    Returns whether it is this lane, its number, and how many keys the lanes lower than this one have.
+    Returns:
+        Whether this lane has the key, the number of the lane that has it, and the keys of lanes below this
+        one.
     """
     through = named(f"through_{title}", warps.scan(count))
     over = named(f"over_{title}", through - count)

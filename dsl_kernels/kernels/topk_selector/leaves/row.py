@@ -1,6 +1,7 @@
-"""Leaves of selection by their text: a row's scores as keys, their first digits, and pages of the row's table.
+"""Texts of selection's leaves: a row's scores as keys, first digits of keys, and pages of the row's table.
 
-A key is an unsigned word whose order is that of the scores. What a warp works out together, every lane calls.
+A key is an unsigned word, and keys have the order of scores. Every lane of a warp calls a leaf with warp
+operations.
 """
 
 from __future__ import annotations
@@ -26,30 +27,31 @@ from ....tile.leaf_text import by_text
 from ....tile.text import maximum, minimum, select
 
 WORD = Size(32, "WORD")
-"""Columns of a bitmap word: one a lane."""
+"""Columns of a bitmap word: one per lane."""
 
 BINS = Size(2048, "BINS")
-"""Bins of a histogram: eleven bits a digit."""
+"""Bins of a histogram: eleven bits per digit."""
 
 COARSE = Size(32, "COARSE")
-"""Coarse bins of a round in a cluster: one a lane."""
+"""Coarse bins of a round in a cluster: one per lane."""
 
 
 class Counter:
     """Words of the buffer `counters`.
 
-    LISTED and KEPT count the entries that are listed, and those that are kept for ranking. LOWER_ABOVE and
-    LOWER_EQUAL count the entries of CTAs of lower rank that are above the range, and in it. LARGEST is the
-    largest key of the list, UPPER its largest undecided key, UNDER the complement of its smallest one.
+    LISTED counts the entries of the list, KEPT the entries set apart for ranking. LOWER_ABOVE and LOWER_EQUAL
+    count
+    entries of CTAs of lower rank: above the range, and in it. LARGEST is the largest key of the list, UPPER
+    the largest undecided key, UNDER the complement of the smallest undecided key.
     """
 
     LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL, LARGEST, UPPER, UNDER = range(7)
 
 
 class StateWord:
-    """Words of the buffer `state`: what a round found. LOWER and WITHIN are written in a cluster only.
+    """Words of the buffer `state`: the result of a round. Only a cluster writes LOWER and WITHIN.
 
-    With options also the row's LINE of the page table, and the SHIFT that makes its columns positions.
+    Options add the row's LINE of the page table, and the SHIFT from columns to positions.
     """
 
     END, SPAN, NEED, INSIDE, LOWER, WITHIN, LINE, SHIFT = range(8)
@@ -66,18 +68,21 @@ LAST_LANE = Size(31, "LAST_LANE")
 SIGN = Size(-(1 << 31), "SIGN")
 # The key of a zero.
 ZERO = 1 << 31
-# A selector of permute_bytes: each half of a word is filled with its sign.
+# A selector of permute_bytes: it fills each half of a word with the sign of that half.
 EACH_SIGN = 0xBB99
-# First digits by fp16 split keys that are 2**18 apart. Keys within CLOSE are split better by their distance.
+# First digits from fp16 split keys that are 2**18 apart. Distances split keys within CLOSE better.
 CLOSE = Size(1 << 26, "CLOSE")
 
 Scores = Global[Float32] | Global[BFloat16] | Global[Float16]
-"""Rows of scores. Whatever their dtype, a bit pattern is that of the same number in fp32."""
+"""Rows of scores. For every dtype, the bit pattern of a score is that of the same number in fp32."""
 
 
 @recorded
 def _load(m, bits, j, scores, at, column, limit):
-    """Load a score into register `j` where a column lies below a limit, else 0; `_widen` makes it a bit pattern."""
+    """Load a score into register `j` where its column is below a limit, else 0.
+
+    `_widen` makes it a bit pattern.
+    """
     if scores.dtype == "float32":
         bits[j] = scalars.load_below(scores.at(at), column, limit)
     else:
@@ -88,7 +93,7 @@ def _load(m, bits, j, scores, at, column, limit):
 
 @recorded
 def _widen(m, bits, scores):
-    """Make what was loaded of scores of 16 bits the bit patterns of the same numbers in fp32."""
+    """Turn loaded scores of 16 bits into the bit patterns of the same numbers in fp32."""
     if scores.dtype == "bfloat16":
         for j in unrolled(bits.size):
             bits[j] = bits[j] << 16
@@ -101,7 +106,10 @@ def _widen(m, bits, scores):
 def load_words(
     m: LeafRecorder, bits: Registers[Uint32], logits: Scores, row: Int32, column: Int32, limit: Int32,
 ) -> None:  # fmt: skip
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives 0."""
+    """Load the bit patterns of each warp's columns from `column` on.
+
+    A column at or past `limit` gives 0, unread.
+    """
     own = column + m.lane
     scores = logits.row("scores", row, first=own)
     left = limit - own
@@ -112,7 +120,10 @@ def load_words(
 
 @by_text
 def load_few(m: LeafRecorder, few: Sets[Uint32], logits: Scores, row: Int32, stride: Int32) -> None:
-    """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
+    """Load the bit patterns of 32 columns, one per lane, in four places of the row.
+
+    The row's bounds do not count.
+    """
     scores = logits.row("scores", row)
     column = (m.lane >> 3) * (stride >> 5 << 3) + (m.lane & 7)
     if logits.dtype == "float32":
@@ -129,9 +140,10 @@ def load_sample(
     m: LeafRecorder, bits: Registers[Uint32], logits: Scores, row: Int32, start: Int32,
     last: Int32, every: int, cta_warps: int,
 ) -> None:  # fmt: skip
-    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
+    """Load the bit patterns of a sample: one word in `every`, with -inf where the row has no column.
 
-    Word j of a warp is of the `j * cta_warps + warp`-th run of `every` words.
+    Word j of a warp is in run `j * cta_warps + warp` of `every` words. Its place in the run changes from run
+    to run.
     """
     scores = logits.row("scores", row)
 
@@ -142,7 +154,7 @@ def load_sample(
     for j in unrolled(bits.size):
         column = column_of(j)
         _load(m, bits, j, scores, column, column, last)
-    m.comment("Apart, so that all loads are on their way together.")
+    m.comment("A loop of its own, so that all loads are in flight together.")
     _widen(m, bits, scores)
     for j in unrolled(bits.size):
         column = column_of(j)
@@ -153,7 +165,7 @@ def load_sample(
 def page_row(
     m: LeafRecorder, inverse: Sets[Uint32], line: Sets[Int32], row: Int32, next_n: Int32, page_size: Int32,
 ) -> None:  # fmt: skip
-    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
+    """Set (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
     if page_size > 0:
         inverse = UINT32 // page_size.to("uint32")
         line = (row.to("uint32") // next_n.to("uint32")).to("int32")
@@ -161,7 +173,10 @@ def page_row(
 
 @recorded
 def _page_of(m, title: str, inverse, size, position):
-    """Page and offset of a position. By `inverse`, (2**32 - 1) // size, the page is at most one too low."""
+    """Page and offset of a position.
+
+    `inverse`, (2**32 - 1) // size, gives a page that is at most one too low.
+    """
     at = named(f"{title}_position", position)
     or_less = named(f"{title}_or_less", warps.mul_hi(at.to("uint32"), inverse).to("int32"))
     rest = named(f"{title}_rest", at - or_less * size)
@@ -174,9 +189,9 @@ def fetch_pages(
     m: LeafRecorder, first_page: Sets[Int32], entry: Sets[Int32], first: Int32, columns: Int32, start: Int32,
     last: Int32, block_table: Global[Int32], line: Int32, page_size: Int32, inverse: Uint32,
 ) -> None:  # fmt: skip
-    """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
+    """Fetch the page-table entries of columns [first, first + columns), one per thread from `first_page` on.
 
-    That is -1 where the threads do not hold them all.
+    `first_page` is -1 where there are more entries than threads.
     """
     if page_size > 0:
         begin, _ = _page_of(m, "begin", inverse, page_size, maximum(first - start, 0))
@@ -192,7 +207,7 @@ def fetch_pages(
 
 @by_text
 def keep_row(m: LeafRecorder, state: Shared[Int32], line: Int32, shift: Int32) -> None:
-    """The row's line of the page table, and what makes columns positions: they take no register until ids are written."""
+    """Store the row's page-table line and the shift from columns to positions, to free registers."""
     if m.thread == 0:
         state[StateWord.LINE] = line
         state[StateWord.SHIFT] = shift
@@ -200,7 +215,7 @@ def keep_row(m: LeafRecorder, state: Shared[Int32], line: Int32, shift: Int32) -
 
 @by_text
 def keep_entry(m: LeafRecorder, pages: Shared[Int32], entry: Int32) -> None:
-    """The threads' page-table entries, for all threads."""
+    """Share the threads' page-table entries with all threads."""
     pages[m.thread] = entry
 
 
@@ -209,8 +224,10 @@ def take_all(
     m: LeafRecorder, indices: Writes[Global[Int32]], row: Int32, k: Int32, length: Int32, first: Int32,
     rank: Int32, group: int, block_table: Global[Int32], line: Int32, page_size: Int32, inverse: Uint32,
 ) -> None:  # fmt: skip
-    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores; the CTAs take slots
-    in turn."""
+    """Write a row of at most `k` scores without reading them: every position from `first` on, then -1.
+
+    The CTAs take slots in turn.
+    """
     out, table = indices.row("out", row), block_table.row("table", line)
     for slot in range(rank * m.threads + m.thread, k, group * m.threads):
         id: Int32 = -1
@@ -221,10 +238,10 @@ def take_all(
 
 @by_text
 def copy_all(
-    m: LeafRecorder, values: Writes[Scores], logits: Scores, row: Int32, k: Int32, start: Int32, last: Int32, rank: Int32,
-    group: int,
+    m: LeafRecorder, values: Writes[Scores], logits: Scores, row: Int32, k: Int32, start: Int32, last: Int32,
+    rank: Int32, group: int,
 ) -> None:  # fmt: skip
-    """The scores of a row of at most `k`, then -inf; the CTAs take slots in turn."""
+    """Write the scores of a row of at most `k` scores, then -inf. The CTAs take slots in turn."""
     own: Int32 = scalars.anew(row)
     nothing: Uint32 = MINUS_INFINITY
     out, scores = values.row("out", own), logits.row("scores", own, first=start)
@@ -237,9 +254,9 @@ def copy_all(
 
 @recorded
 def set_token(m, id: Sets, position, table, size, inverse, pages=None, first_page=-1):
-    """Set the id of a position: the position itself, or without pages of size 0 its place in the cache.
+    """Set the id of a position: its place in the cache, or the position itself where `size` is 0.
 
-    `pages` holds entries of the page table from `first_page` on, unless that is -1.
+    `pages` holds the page-table entries from `first_page` on, unless `first_page` is -1.
     """
     id = position
     if size > 0:
@@ -253,21 +270,26 @@ def set_token(m, id: Sets, position, table, size, inverse, pages=None, first_pag
 
 
 def canonical(bits):
-    """The same float's bit pattern, but 0 for -0; a NaN's is above every number, as torch.topk ranks it."""
+    """The bit pattern of the same float, with 0 for -0.
+
+    That of a NaN ranks above every number, as in torch.topk.
+    """
     return scalars.bits_of(scalars.add_rn(scalars.float_of(bits), 0.0))
 
 
 @recorded
 def _half_digits(m, low, high):
-    """First digits of two canonical bit patterns, one in each half of a word: the score rounded towards zero to fp16, 0 the
-    largest. Bits 5 to 15 are the bin."""
+    """First digits of two canonical bit patterns, one in each half of a word.
+
+    A digit is the score rounded towards zero to fp16, with 0 for the largest. Bits 5 to 15 are the bin.
+    """
     pair = scalars.halves(scalars.float_of(low), scalars.float_of(high))
     return pair ^ (~scalars.permute_bytes(pair, pair, EACH_SIGN) & 0x7FFF7FFF)
 
 
 @recorded
 def half_edge(m, title: str, bin):
-    """Smallest key of a bin of the first round, counted from the smallest score."""
+    """Smallest key of a bin of the first round; bins count from the smallest score."""
     above = named(f"{title}_bin", bin - BINS // 2)
     sign = named(f"{title}_sign", (above >> 31).to("uint32"))
     return (scalars.bits_of(scalars.float_of_half(maximum(above, -above) << 5)) ^ sign) - sign + ZERO
@@ -285,7 +307,7 @@ def make_keys(
     m: LeafRecorder, bits: Registers[Uint32], digits: Registers[Uint32] | None, column: Int32, lo: Int32,
     hi: Int32,
 ) -> None:  # fmt: skip
-    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for these.
+    """Turn loaded bit patterns into keys in place, and pair up the first digits of keys if `digits` is given.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
@@ -323,7 +345,7 @@ def stash_keys(
 
 @by_text
 def clear(m: LeafRecorder, words: Shared[Int32], first: Int32, count: int) -> None:
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin, zero = words.part("begin", first), m.local("zero", QUAD)
     for j in range(QUAD):
         zero[j] = 0
@@ -348,9 +370,10 @@ def count_first(
 
 @by_text
 def guess_digits(m: LeafRecorder, near: Sets[Uint32], grain: Sets[Uint32], few: Uint32) -> None:
-    """Where 32 scores of a row lie close together, the key from which first digits count down, by their bits from `grain` on.
+    """Where 32 scores of a row are close together, set `near`, the key where first digits begin.
 
-    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and above it if they are equal.
+    Otherwise `near` is 0. The first digit is the distance below `near`, from bit `grain` on. `near` is as far
+    above the largest of the 32 keys as that key is above the smallest, and one above it if all are equal.
     """
     key = key_of_bits(m, canonical(few))
     highest = warps.warp_most(key)
@@ -367,7 +390,10 @@ def count_near(
     m: LeafRecorder, hist: Shared[Int32], bits: Registers[Uint32], near: Uint32, grain: Uint32, column: Int32,
     lo: Int32, hi: Int32,
 ) -> None:  # fmt: skip
-    """Count the first digits, from `near` down, of a batch of keys that has columns of the row; the last bin as in make_keys."""
+    """Count the first digits, from `near` down, of a batch of keys that has columns of the row.
+
+    Columns outside the row go to the last bin, as in make_keys.
+    """
     if column < hi and column + WORD * bits.size > lo:
         for j in unrolled(bits.size):
             below = (near - minimum(near, bits[j])) >> grain
@@ -376,7 +402,7 @@ def count_near(
 
 
 def shift_of(span):
-    """Bits below the next digit of an undecided range."""
+    """The number of bits below the next digit of an undecided range."""
     return maximum(32 - warps.clz(span) - 11, 0).to("uint32")
 
 
@@ -391,7 +417,7 @@ def _count_key(m, bins, key, end, span, shift):
 def count_keys(
     m: LeafRecorder, hist: Shared[Int32], first: Int32, bits: Registers[Uint32], end: Uint32, span: Uint32,
 ) -> None:  # fmt: skip
-    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    """Count the next digit of the undecided keys of a batch, in the bins from `first` on."""
     shift = shift_of(span)
     bins = hist.part("bins", first)
     for j in unrolled(bits.size):
@@ -403,7 +429,7 @@ def count_listed(
     m: LeafRecorder, hist: Shared[Int32], first: Int32, entries: Shared[Int64], total: Int32, end: Uint32,
     span: Uint32,
 ) -> None:  # fmt: skip
-    """Count the next digit of the undecided ones of the first `total` list entries."""
+    """Count the next digit of the undecided keys among the first `total` list entries."""
     shift = shift_of(span)
     bins = hist.part("bins", first)
     for i in range(m.thread, total, m.threads):

@@ -1,28 +1,31 @@
-"""Exact top-k as a tile program: a radix select over ordered 32-bit keys, one cluster of CTAs a row.
+"""Exact top-k as a tile program: a radix select over ordered 32-bit keys, one cluster of CTAs per row.
 
-The undecided keys are always those at most `span` below `end`. A round counts the next digit of these keys in
-shared memory, in 2048 bins with the largest key's first; the CTAs of a row read each other's counts and agree
-on the bin that holds the k-th largest key. The first digit is the score rounded to fp16, which splits scores
-of ordinary size better than the leading bits of the key; after at most three more digits the key is exact to
-its last bit, whatever the distribution. In a cluster, where a round costs several barriers, 32 scores of the
-row are looked at first: if they are close together, the first digit is the distance from a key above them.
+The undecided keys are always the keys at most `span` below `end`. A round counts the next digit of these keys
+in shared memory, in 2048 bins, and bin 0 holds the largest keys. The CTAs of a row read each other's counts
+and agree on the bin that holds the k-th largest key. The first digit is the score rounded to fp16, which
+splits scores of ordinary size better than the leading bits of the key. After at most three more digits the
+key is exact to its last bit, whatever the distribution. In a cluster, where a round costs several barriers, a
+glance at 32 scores of the row comes first. If these are close together, the first digit is the distance from
+a key above them.
+
 As soon as few keys are undecided, one pass over the row marks the columns above the range in a bitmap and
-lists the undecided ones for all CTAs; the remaining digits are counted over the list, and the last few
-entries are ranked against each other. Ties go to the lower position. Every CTA then writes its own share in
-ascending position, at an offset that follows from the counts of lower ranks: no atomics on the output, the
-same bits in every run.
+lists the undecided keys for all CTAs. The remaining rounds count digits over the list, and the last few
+entries are ranked against each other. Ties go to the lower position. Then every CTA writes its own share in
+ascending position, at an offset that follows from the counts of lower ranks. There are no atomics on the
+output, and every run gives the same bits.
 
-Where a CTA has a long row, `sample` replaces the histogram of the row. The histogram of a sample gives the
-key that a few more than k keys are expected to reach, and the row is streamed once: every key that reaches it
-is listed. If the list holds at least k keys and did not overflow, the k largest keys of the row are in it,
-whatever the sample was like, and the rounds over the list do the rest. If the keys of the sample are equal,
-the larger keys are listed, and the first columns that equal the sample's key are taken until there are k.
-Otherwise the row goes through the histogram after all.
+Where a CTA has a long row, `sample` replaces the histogram of the row. The histogram of a sample gives a
+threshold that a few more than k keys are expected to reach. One pass over the row lists every key that
+reaches it. If the list holds at least k keys and did not overflow, the k largest keys of the row are in the
+list, whatever the sample was, and the rounds over the list do the rest. If the keys of the sample are equal,
+the pass lists the larger keys, and then takes the first columns that equal the sample's key until there are
+k. Otherwise the row goes through the histogram after all.
 
-With a sample several CTAs may share a long row too. All of them take the same sample, so the threshold needs no
-round of the cluster. Each lists its own columns and gives its list to the others, and each goes on with all lists.
+With a sample several CTAs may share a long row too. All of them take the same sample, so the threshold needs
+no round of the cluster. Each CTA lists its own columns, gives its list to the others, and goes on with all
+lists.
 
-What `options` adds, a plain variant has nothing of: no operand, register or branch.
+A plain variant has no operand, register or branch of what `options` adds.
 """
 
 from __future__ import annotations
@@ -45,14 +48,15 @@ def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 
 def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    """Positions have room, and a list that a sample gives rarely overflows: it holds twice as many keys as it has to."""
+    """Refuse a k whose positions have no room, or whose list would often overflow: it holds 2 k keys or
+    more."""
     space = SimpleNamespace(**knobs)
     most = min(MAX_K, sizes(space)["listed"] // 2) if space.sample else MAX_K
     return None if call["k"] <= most else f"k = {call['k']} exceeds {most}"
 
 
 def _bitmaps_hold_row(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    """A CTA's bitmaps hold whole batches of every warp."""
+    """Refuse rows with more columns than a CTA's bitmaps hold, in whole batches of every warp."""
     stride, held = call["stride"], knobs["threads"] * knobs["keep"]
     columns = ceildiv(stride, knobs["group"] * held) * held
     reach = sizes(SimpleNamespace(**knobs))["reach"]

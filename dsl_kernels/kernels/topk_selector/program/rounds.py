@@ -1,4 +1,4 @@
-"""What the threads of a CTA know of their row, and the rounds that narrow the undecided keys."""
+"""The state of selection in a CTA, and the rounds that narrow the undecided keys."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ from .schedule import RANKED, Kernel
 
 
 class Selection(State, Kernel):
-    """What the threads of a CTA know of their row.
+    """The state of selection: what the threads of a CTA know of their row.
 
-    The undecided keys are those at most `span` below `end`. Keys above `end` are selected; of the undecided
-    ones `need` are still to be selected.
+    The undecided keys are the keys at most `span` below `end`. Keys above `end` are selected. Of the
+    undecided keys, `need` are still to be selected.
     """
 
     rank: Value
-    """Rank of this CTA among those of the row. A lone CTA need not read a register for it: it is 0."""
+    """Rank of this CTA among the CTAs of the row. A lone CTA has rank 0 and reads no register for it."""
     owner: Expr
-    """Number of this warp among those of the row's CTAs."""
+    """Number of this warp among the warps of the row's CTAs."""
 
     inverse: Uint32
     """(2**32 - 1) // page_size"""
     line: Int32
     """The row's line of the page table."""
     first_page: Int32
-    """The page table's entry that thread 0 has fetched, or -1."""
+    """Number of the page-table entry that thread 0 has fetched, or -1."""
     entry: Int32
-    """The page table's entry that this thread has fetched."""
+    """The page-table entry that this thread has fetched."""
 
     start: Expr
     last: Expr
-    """The row has the columns [start, last)."""
+    """The row's columns are [start, last)."""
     number: Int32
-    """With options: the position of its first column."""
+    """With options: the position of the row's first column."""
     origin: Int32
     """Column of the first word of the bitmaps."""
     batches: Expr
-    """Batches of keys that a warp has."""
+    """Batches of keys per warp."""
     words: Expr
-    """Words of the bitmaps that a warp has."""
+    """Words of the bitmaps per warp."""
     base: Expr
     hi: Expr
-    """This warp has the columns [base, hi)."""
+    """This warp's columns are [base, hi)."""
 
     end: Uint32
     span: Uint32
     need: Int32
     inside: Int32
-    """Undecided keys."""
+    """The number of undecided keys."""
     lower: Int32
     """Keys above the range in CTAs of lower rank."""
     within: Int32
     """Undecided keys in CTAs of lower rank."""
     rest: Int32
-    """With options: keys that are equal to the last selected one, in this CTA and those of higher rank."""
+    """With options: keys that equal the last selected key, in this CTA and the CTAs of higher rank."""
     rounds: Int32
     through: Int32
-    """Of a round: keys in the bins of this thread and those of lower lanes."""
+    """In a round: keys in the bins of this thread and of lower lanes."""
 
     glance: Uint32
-    """In a cluster: one of the 32 scores that are looked at first."""
+    """In a cluster: this lane's score of the first glance at 32 scores."""
     near_key: Uint32
     """In a cluster: the key from which the first digits count down, or 0."""
     grain: Uint32
@@ -77,7 +77,8 @@ class Selection(State, Kernel):
 
 
 def glances(m: Recorder) -> bool:
-    """Whether some scores are looked at first: a cluster's rounds are dear, and with a sample there are few of them."""
+    """Whether a glance at 32 scores comes first: in a cluster, whose rounds are expensive, without a
+    sample."""
     return bool(m.k.group > 1 and not m.k.sample)
 
 
@@ -87,7 +88,7 @@ def held(m: Recorder) -> int:
 
 
 def first_bin(s: Selection, ahead: int = 0) -> Expr:
-    """First bin of this round; of the next one with `ahead=1`, which has the other half of the histogram."""
+    """First bin of this round, or with `ahead=1` of the next, which uses the other half of the histogram."""
     return ((s.rounds + ahead) & 1) * BINS
 
 
@@ -97,7 +98,7 @@ def counter(m: Recorder, which: int, dtype: str = "int32") -> Expr:
 
 @recorded
 def close_round(m: Recorder, s: Selection, first: bool = False) -> None:
-    """Close a round within a CTA: keep the bin that holds the `need`-th largest undecided key."""
+    """Close a round within a CTA: narrow the range to the bin with the `need`-th largest undecided key."""
     bins = inline(0 if first else first_bin(s))
     if not first:
         leaf_row.clear(m, s.hist, first_bin(s, ahead=1), BINS)
@@ -111,12 +112,15 @@ def close_round(m: Recorder, s: Selection, first: bool = False) -> None:
 
 @recorded
 def close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> None:
-    """Close a round of a cluster: its CTAs send each other coarse counts, and read the fine counts of one coarse bin."""
+    """Close a round of a cluster.
+
+    The CTAs send each other coarse counts, and read each other's fine counts of one coarse bin.
+    """
     bins = inline(0 if first else first_bin(s))
     sums = inline(0 if first else (s.rounds & 1) * (m.k.group * COARSE))
     m.meet()
     if first:
-        m.comment("A peer's shared memory may be written only once the peer runs.")
+        m.comment("A CTA may write a peer's shared memory only after the peer has started.")
         m.cluster_wait()
     leaf_rounds.send_sums(
         m, peers=m.cluster("coarse"), at=sums, hist=s.hist, first=bins, group=m.k.group, rank=m.block(1),
@@ -125,7 +129,7 @@ def close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> None
     m.cluster_arrive()
     m.cluster_wait()
     if not first:
-        m.comment("Now every peer has read the counts of the round before.")
+        m.comment("Now every peer has read the counts of the previous round.")
         leaf_row.clear(m, s.hist, first_bin(s, ahead=1), BINS)
     leaf_rounds.pick_bin_of_group(
         m, s.state, peers=m.cluster("hist"), bins=bins, coarse=s.coarse, at=sums, need=s.need,
@@ -140,7 +144,10 @@ def close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> None
 
 @recorded
 def bound(m: Recorder, s: Selection, total: Expr) -> None:
-    """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
+    """Narrow the range to the undecided keys of the list.
+
+    If these are all equal, the range is then one key.
+    """
     leaf_rounds.bound_listed(m, s.entries, total, s.counters, s.end, s.span)
     m.meet()
     leaf_rounds.read_bounded(m, s.end, s.span, s.counters)
@@ -148,7 +155,10 @@ def bound(m: Recorder, s: Selection, total: Expr) -> None:
 
 @recorded
 def sift(m: Recorder, s: Selection, total: Expr) -> None:
-    """Mark the list's keys above the range; keep those in it apart to be ranked, or mark them as equal."""
+    """Mark the list's keys above the range.
+
+    Set keys in the range apart for ranking, or mark them as equal.
+    """
     leaf_list.sift(
         m, s.entries, total, target=m.c.listed, above=s.above, equal=s.equal, counters=s.counters, end=s.end,
         span=s.span, inside=s.inside, ranked=RANKED, rank=s.rank, cta_warps=m.c.cta_warps, words=s.words,

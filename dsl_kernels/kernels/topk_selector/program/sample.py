@@ -1,4 +1,4 @@
-"""A sample in place of the histogram: its threshold, and one pass over the row that lists what reaches it."""
+"""A sample in place of the histogram: its threshold, and a pass that lists the keys that reach it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from ..leaves import row as leaf_row
 from ..leaves.row import BINS, INFINITE, LOWEST, WORD
 from .rounds import Selection, close_round, counter, first_bin, sift
 
-# Extra keys of the sample to take beyond its share of k. With 28 and a sample of 1/16, the list falls short
-# of k about as often as a four-sigma event.
+# The threshold takes so many keys of the sample beyond its share of k. With 28 keys and a sample of 1/16, the
+# list falls short of k about as often as a four-sigma event occurs.
 SPARE = Size(28, "SPARE")
 
 
 @recorded
 def list_row(m: Recorder, s: Selection) -> None:
-    """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
+    """List the keys that reach the threshold of a sample.
+
+    The list is enough if it has at least k keys and did not overflow.
+    """
     c, together = m.c, m.k.group > 1
     bottom: Uint32 = _threshold(m, s)
     first, last = _columns(m, s)
@@ -49,7 +52,7 @@ def list_row(m: Recorder, s: Selection) -> None:
         leaf_list.key_entries(m, s.entries, total=s.inside, counters=s.counters)
         m.meet()
         if s.tied == 0:
-            m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
+            m.comment("The range begins at the threshold: a search for the smallest key takes 0.9 us more.")
             s.end = counter(m, leaf_row.Counter.LARGEST, "uint32")
             s.span = s.end - bottom
         else:
@@ -65,7 +68,7 @@ def list_row(m: Recorder, s: Selection) -> None:
 
 @recorded
 def _columns(m: Recorder, s: Selection) -> tuple[Expr, Expr]:
-    """The columns of the row that this CTA lists: the first one, and the one after them."""
+    """The columns of the row that this CTA lists: the first column, and the one after the last."""
     if m.k.group == 1:
         return s.origin, s.last
     columns = inline(s.words * (WORD * m.c.cta_warps))
@@ -76,7 +79,7 @@ def _columns(m: Recorder, s: Selection) -> tuple[Expr, Expr]:
 
 @recorded
 def _threshold(m: Recorder, s: Selection) -> Expr:
-    """The smallest key to list, from a sample of the row. The CTAs of a row take the same sample."""
+    """The smallest key to list, from a sample of the row. All CTAs of a row take the same sample."""
     c, sample, digits = m.c, s.few, s.few_digits
     sampled = m.k.threads * c.few
     leaf_row.load_sample(
@@ -95,7 +98,7 @@ def _threshold(m: Recorder, s: Selection) -> Expr:
         leaf_row.count_keys(m, s.hist, first_bin(s), sample, s.end, s.span)
         close_round(m, s)
         s.rounds += 1
-    m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
+    m.comment("Too many equal keys for the list: it gets the keys above, and the first equal keys are taken.")
     if s.inside > c.between and s.span == 0 and s.end < INFINITE:
         s.tied = s.end
         s.end += 1
@@ -104,8 +107,11 @@ def _threshold(m: Recorder, s: Selection) -> Expr:
 
 @recorded
 def _share_lists(m: Recorder, s: Selection) -> None:
-    """Give every CTA of the row the lists of all, if they fit; `inside` becomes the keys that all of them list."""
-    m.comment("The CTAs run, and their lists are complete.")
+    """Give every CTA of the row the lists of all CTAs, if these fit.
+
+    `inside` becomes the length of all lists.
+    """
+    m.comment("All CTAs have started, and then their lists are complete.")
     m.cluster_wait()
     m.cluster_arrive()
     m.cluster_wait()
@@ -119,9 +125,9 @@ def _share_lists(m: Recorder, s: Selection) -> None:
 
 @recorded
 def _mark_ties(m: Recorder, s: Selection, first: Expr, last: Expr) -> None:
-    """Mark keys that equal `tied`, from this CTA's `first` column on, until its marked and all listed ones are k.
+    """Mark keys that equal `tied`, from this CTA's `first` column on, until marked and listed keys are k.
 
-    `tied` becomes 0 if those of the row are fewer than k, or if the list holds k keys by itself.
+    `tied` becomes 0 if the row's marked and listed keys are fewer than k, or if the list alone holds k keys.
     """
     found: Int32 = 0
     turn: Int32 = 0

@@ -1,4 +1,4 @@
-"""The schedule of selection: knobs, sizes that follow from them, and the buffers of a CTA."""
+"""The schedule of selection: knobs, the sizes that follow from knobs, and the buffers of a CTA."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from ....tile.text import Global, View, dim
 from ..leaves.row import BINS, COARSE, WORD
 from ..problem import OPTIONS, SCORES
 
-# The positions of a row lie where its histograms were.
+# The positions of a row take the place of its histograms.
 MAX_K = 2 * BINS
-# At most RANKED undecided keys of a list are ranked without another round.
+# With at most RANKED undecided keys, a list is ranked without another round.
 RANKED = Size(64, "RANKED")
 
 KNOBS = (
-    Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs a row, one cluster"),
-    Knob("threads", "t", ((1024, 512), (), (256,)), "threads a CTA"),
+    Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs per row, one cluster"),
+    Knob("threads", "t", ((1024, 512), (), (256,)), "threads per CTA"),
     Knob(
         "keep",
         "r",
         ((4, 8, 16), (32,)),
-        "keys a thread keeps in registers; longer rows are read again in every pass",
+        "keys that a thread keeps in registers; every pass reads longer rows again",
     ),
-    Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
+    Knob("resident", "c", ((1, 2),), "CTAs that an SM holds at once"),
     Knob(
-        "sample", "s", ((0, 16, 32, 64),), "words of 32 columns for each one sampled; 0: no sample", plain=0
+        "sample",
+        "s",
+        ((0, 16, 32, 64),),
+        "one word of 32 columns in so many is sampled; 0: no sample",
+        plain=0,
     ),
     Knob("dtype", "", ((*SCORES,),), "dtype of the scores; default: fp32", plain="default"),
     Knob(
@@ -46,9 +50,9 @@ def form_of(knobs: SimpleNamespace) -> str:
 
 
 class Kernel(Names):
-    """Operands, sizes, scalars and buffers of selection; which buffers there are depends on the schedule.
+    """Operands, sizes, scalars and buffers of selection. The schedule decides which buffers exist.
 
-    Some operands are there with options only.
+    Some operands exist with options only.
     """
 
     block_table: Global
@@ -89,7 +93,7 @@ class Kernel(Names):
 
 
 def sizes(knobs: SimpleNamespace) -> dict[str, int]:
-    """Numbers that follow from the knobs."""
+    """The sizes that follow from the knobs."""
     long = knobs.threads * knobs.keep == 16384 and knobs.resident == 1 and knobs.group <= 4
     listed = Size((11 if knobs.group == 1 else 8) * knobs.threads if knobs.sample else 2048, "LISTED")
     few = Size(knobs.keep if knobs.sample > 16 else knobs.keep // 2, "FEW")
@@ -98,28 +102,30 @@ def sizes(knobs: SimpleNamespace) -> dict[str, int]:
         spare = 0 if knobs.group == 1 else knobs.threads * knobs.keep
         reach = knobs.sample * knobs.threads * few // knobs.group + spare
     return {
-        # Batches of keys that stay in shared memory between passes: where a CTA has an SM and a long share.
+        # Batches of keys that stay in shared memory between passes, where one CTA per SM has a long share.
         "stashed": Size(2 if long and not knobs.sample else 0, "STASHED"),
-        # Keys that a list holds: the undecided ones of a histogram, or those that reach a sample's threshold.
+        # Keys that a list holds: the undecided keys of a histogram, or the keys that reach a sample's
+        # threshold.
         "listed": listed,
-        # Keys of the sample that a thread has: half as many as it holds of a row, or of a thin sample as many.
+        # Keys of the sample per thread: half as many as of a row, or as many where the sample is thin.
         "few": few,
-        # Undecided keys of the sample at which its rounds end: they stand for a quarter of the list.
+        # The rounds over the sample end at so many undecided keys, which stand for a quarter of the list.
         "between": Size(listed // (4 * knobs.sample) if knobs.sample else 0, "BETWEEN"),
         "cta_warps": Size(knobs.threads // 32, "WARPS"),
         "batch": Size(WORD * knobs.keep, "BATCH"),
-        # Columns that a CTA can mark in its bitmaps: what the sample stands for, in a cluster a share of it and a batch
-        # for what a row has beside a million; without a sample enough for a cluster of 16 to serve a million.
+        # Columns that a CTA can mark in its bitmaps. With a sample: the columns that the sample stands for,
+        # or in a cluster a share of these and a batch, for the columns of a row past a million. Without a
+        # sample: enough for a cluster of 16 to serve a million.
         "reach": Size(reach, "SPAN"),
     }
 
 
 def min_ctas_per_sm_of(knobs: SimpleNamespace, arch: ArchSpec) -> int:
-    """CTAs that the registers of an SM are divided among.
+    """The number of CTAs that share the registers of an SM.
 
-    64 registers suffice a thread with 8 keys, and 40 where a CTA has a row of fp32 for itself: with thousands of rows
-    in line, a third CTA of 512 threads then runs while the others wait. Of scores of 16 bits TileLang spills with 40; so
-    do options.
+    A thread with 8 keys needs 64 registers, or 40 where one CTA has a row of fp32. With thousands of rows to
+    do, a third CTA of 512 threads then runs while the others wait. With 40 registers TileLang spills for
+    scores of 16 bits and for options.
     """
     if knobs.keep > 8:
         return int(knobs.resident)
@@ -140,22 +146,42 @@ def declare(knobs: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return Schedule(
         roles=(Role("select", knobs.threads // 32, doc="every warp owns a run of words of 32 columns"),),
         buffers=(
-            shared("hist", 2 * BINS, "the bins of a round, of even and odd rounds"),
+            shared("hist", 2 * BINS, "the bins of a round, for even and for odd rounds"),
             shared("entries", c.listed + RANKED, "undecided keys of the row with their positions", "int64"),
-            shared("above", words, "a bit a column: above the threshold"),
-            shared("equal", words, "a bit a column: equal to the threshold"),
-            *((shared("coarse", 2 * knobs.group * COARSE, "coarse sums of all CTAs, by round"),) if knobs.group > 1 else ()),
-            *((shared("stash", stashed * knobs.threads * knobs.keep, "keys of a row's first batches, between passes"),) if stashed else ()),
-            *(() if knobs.sample else (shared("pages", knobs.threads, "the first entries of this CTA's part of the page table"),)),
-            shared("sums", 32, "of each warp, within a scan"),
-            shared("state", 8, "what a round found, for all threads"),
-            shared("counters", 8, "entries listed, entries kept, lower ranks' above and equal"),
-            private("keys", knobs.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
-            private("digits", knobs.keep // 2, "uint32", "first digits of the batch, two a word"),
+            shared("above", words, "a bit per column: above the threshold"),
+            shared("equal", words, "a bit per column: equal to the threshold"),
+            *(
+                (shared("coarse", 2 * knobs.group * COARSE, "coarse sums of all CTAs, by round"),)
+                if knobs.group > 1 else ()
+            ),
+            *(
+                (
+                    shared(
+                        "stash", stashed * knobs.threads * knobs.keep,
+                        "keys of a row's first batches, between passes",
+                    ),
+                )
+                if stashed else ()
+            ),
+            *(
+                ()
+                if knobs.sample
+                else (shared("pages", knobs.threads, "the first entries of this CTA's part of the table"),)
+            ),
+            shared("sums", 32, "sums of each warp, within a scan"),
+            shared("state", 8, "the result of a round, for all threads"),
+            shared("counters", 8, "entries listed, entries kept, entries of lower ranks above and equal"),
+            private("keys", knobs.keep, "uint32", "a batch: a column per lane, a word of 32 per key"),
+            private("digits", knobs.keep // 2, "uint32", "first digits of the batch, two per word"),
             private("mine", BINS // knobs.threads, "int32", "bins of a round"),
-            *((private("ahead", knobs.keep, "uint32", "the next batch of the row: four columns a lane, 128 a row of them"),
-               private("few", few, "uint32", "keys of the sample"), private("few_digits", few // 2, "uint32", "their first digits"))
-              if knobs.sample else ()),
+            *(
+                (
+                    private("ahead", knobs.keep, "uint32", "the next batch: four columns per lane"),
+                    private("few", few, "uint32", "keys of the sample"),
+                    private("few_digits", few // 2, "uint32", "first digits of the sample"),
+                )
+                if knobs.sample else ()
+            ),
         ),
         pipelines=(),
         mmas=(),

@@ -1,4 +1,4 @@
-"""The body of selection: what the threads of a CTA do with a row."""
+"""The body of selection: the steps of a CTA on a row."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from .rounds import (
 from .sample import list_row
 from .schedule import RANKED
 
-# If a row has at most DENSE scores per selected one, marks are placed a word at a time; otherwise one by one.
+# With at most DENSE scores per selected score, warps place marks a word at a time; otherwise one by one.
 DENSE = Size(8, "DENSE")
-# Above MANY listed keys the range is narrowed first: they are probably ties, not different keys of one bin.
+# With more than MANY listed keys the range is narrowed first: the keys are probably ties, not different keys
+# of one bin.
 MANY = Size(384, "MANY")
 
 
 @recorded
 def _start(m: Recorder) -> Selection:
-    """Where this warp is among those of the row.
+    """Find the number of this warp among the warps of the row.
 
-    A row that the group's registers can hold is laid out by its stride, so that its loads wait for nothing.
+    The stride alone decides the layout of a row that the group's registers can hold, so its loads wait for
+    nothing.
     """
     s = Selection(m)
     s.rank = m.block(1) if m.k.group > 1 else 0
@@ -62,7 +64,7 @@ def _select(m: Recorder, s: Selection) -> None:
         if s.stride <= held(m):
             leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.stride)
     else:
-        # Bound the loads with `fits` rather than branch around them, so that they need not wait for the
+        # `fits` bounds the loads in place of a branch around them, so that the loads do not wait for the
         # branch. In a cluster this makes TileLang spill.
         fits: Int32 = 0
         if s.stride <= held(m):
@@ -84,7 +86,7 @@ def _select(m: Recorder, s: Selection) -> None:
 
 @recorded
 def _number(m: Recorder, s: Selection) -> None:
-    """With options: the row's line of the page table where a map says it, and the position of its first column."""
+    """With options: set the row's page-table line from the map, and the position of its first column."""
     if s.has_sequences != 0:
         s.line = m.word(s.row_to_sequence, m.block(0))
     s.number = s.start * s.absolute
@@ -94,7 +96,7 @@ def _number(m: Recorder, s: Selection) -> None:
 
 @recorded
 def _take_all(m: Recorder, s: Selection) -> None:
-    """A row of at most `k` scores."""
+    """Write a row of at most `k` scores."""
 
     def take(out: Global, page_size: int | Value) -> None:
         leaf_row.take_all(
@@ -116,7 +118,7 @@ def _take_all(m: Recorder, s: Selection) -> None:
 
 @recorded
 def _select_some(m: Recorder, s: Selection) -> None:
-    """A row of more than k scores."""
+    """Select from a row of more than `k` scores."""
     if m.k.options:
         leaf_row.keep_row(m, s.state, s.line, s.number - s.start)
     _share(m, s)
@@ -143,7 +145,7 @@ def _select_some(m: Recorder, s: Selection) -> None:
 
 @recorded
 def _share(m: Recorder, s: Selection) -> None:
-    """Which columns of the row each warp has."""
+    """Set the columns of the row that each warp has."""
     s.origin = 0
     run: Int32 = m.k.keep
     if s.stride > held(m):
@@ -152,14 +154,12 @@ def _share(m: Recorder, s: Selection) -> None:
     s.batches = ceildiv(run, m.k.keep)
     s.words = s.batches * m.k.keep
     if m.k.sample:
-        m.comment("Runs of whole batches, so that a word of the bitmaps is one of the row.")
+        m.comment("A run has whole batches, so that a word of the bitmaps is a word of the row.")
         run = s.words
     s.base = s.origin + s.owner * run * WORD
     s.hi = minimum(s.last, s.base + run * WORD)
     if not m.k.sample:
-        m.comment(
-            "The page-table entries that this CTA may need, one a thread, on their way while keys are counted."
-        )
+        m.comment("The page-table entries for this CTA, one per thread, are in flight while it counts keys.")
         s.first_page = 0
         s.entry = 0
         columns = inline(run * (WORD * m.c.cta_warps))
@@ -172,7 +172,10 @@ def _share(m: Recorder, s: Selection) -> None:
 
 @recorded
 def _count_row(m: Recorder, s: Selection) -> None:
-    """Count digits of the row until the undecided keys fit the list; the last batch stays in registers."""
+    """Count digits of the row until the undecided keys fit into the list.
+
+    The last batch stays in registers.
+    """
     c, together = m.c, m.k.group > 1
     close = close_round_of_group if together else close_round
     for step in range(s.batches):
@@ -180,7 +183,7 @@ def _count_row(m: Recorder, s: Selection) -> None:
         if step > 0 or s.stride > held(m):
             leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.hi)
         if glances(m) and step == 0:
-            # Another round costs several barriers: a few scores decide how the first digits are counted.
+            # A round costs several barriers, so a few scores decide how the first digits are counted.
             leaf_row.guess_digits(m, s.near_key, s.grain, s.glance)
         if not glances(m) or s.near_key == 0:
             leaf_row.make_keys(m, s.keys, s.digits, column, s.start, s.hi)
@@ -193,11 +196,11 @@ def _count_row(m: Recorder, s: Selection) -> None:
     close(m, s, first=True)
     s.rounds += 1
     if not m.k.sample:
-        m.comment("By now the entries have come.")
+        m.comment("By now the page-table entries have arrived.")
         if s.page_size > 0:
             leaf_row.keep_entry(m, s.pages, s.entry)
 
-    m.comment("More digits over the row while the undecided keys are too many to list.")
+    m.comment("Count more digits over the row while the undecided keys are too many to list.")
     while s.inside > c.listed and s.span != 0:
         for step in range(s.batches):
             if s.batches > 1:
@@ -209,7 +212,7 @@ def _count_row(m: Recorder, s: Selection) -> None:
 
 @recorded
 def _load_again(m: Recorder, s: Selection, batch: Value) -> None:
-    """The keys of a batch once more. The first batches may be in shared memory; the last one never is."""
+    """Get the keys of a batch again. The first batches may be in shared memory; the last one never is."""
     column = s.base + batch * m.c.batch
     if m.c.stashed and batch < minimum(m.c.stashed, s.batches - 1):
         leaf_row.stash_keys(m, bits=s.keys, stash=s.stash, number=batch, back=True)
@@ -220,9 +223,9 @@ def _load_again(m: Recorder, s: Selection, batch: Value) -> None:
 
 @recorded
 def _collect(m: Recorder, s: Selection) -> None:
-    """Mark the keys above the range, list those in it, and write what is selected."""
+    """Mark the keys above the range, list the keys in it, and write the selected ids."""
     c = m.c
-    m.comment("One pass marks what is above the range and lists what is in it; the last batch is still held.")
+    m.comment("One pass marks keys above the range and lists keys in it; registers hold the last batch.")
     listing = s.inside > 0 and s.inside <= c.listed
     if not m.k.sample or s.unlisted:
         for step in range(s.batches):
@@ -237,14 +240,15 @@ def _collect(m: Recorder, s: Selection) -> None:
     m.meet()
     if m.k.group > 1:  # noqa: SIM102 (the inner condition may be one of the kernel)
         if not m.k.sample or s.unlisted:
-            m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
+            m.comment("The last use of a peer's memory: no access to it follows this barrier.")
             leaf_list.send_entries(
                 m, peers=m.cluster("entries"), entries=s.entries, first=s.within, counters=s.counters,
                 group=m.k.group, rank=m.block(1), cta_warps=m.c.cta_warps,
             )  # fmt: skip
             m.cluster_arrive()
             m.cluster_wait()
-    # The warp's first word of the bitmaps; how many columns of `equal` to select; the first output slot.
+    # `first`: the warp's first word of the bitmaps. `ties`: how many columns of `equal` to select. `skip`:
+    # the first output slot.
     first = m.warp * s.words
     ties: Int32 = _ties_left(m, s, s.within)
     skip: Int32 = s.lower + _ties_of_lower(m, s, s.within)
@@ -252,7 +256,7 @@ def _collect(m: Recorder, s: Selection) -> None:
         s.rest = s.inside - s.within
     if listing:
         _rank_list(m, s)
-        m.comment("Lower ranks select of the list as well, and take equal ones.")
+        m.comment("Lower ranks also select keys of the list, and take equal keys.")
         lower_equal = counter(m, leaf_row.Counter.LOWER_EQUAL)
         ties = 0
         if s.inside > RANKED:
@@ -272,13 +276,16 @@ def _collect(m: Recorder, s: Selection) -> None:
 
 
 def _ties_left(m: Recorder, s: Selection, within: Value) -> Expr:
-    """How many equal keys are to be selected from this CTA on, in the order that ties have; lower ranks have `within` of them."""
+    """How many equal keys this CTA and later ones select, in the order of ties.
+
+    Lower ranks have `within` equal keys.
+    """
     return maximum(s.need - (within * (1 - s.ties_higher) if m.k.options else within), 0)
 
 
 @recorded
 def _ties_of_lower(m: Recorder, s: Selection, within: Value) -> Expr:
-    """How many of their `within` equal keys CTAs of lower rank select."""
+    """How many of their `within` equal keys the CTAs of lower rank select."""
     if not m.k.options:
         return minimum(within, s.need)
     taken: Int32 = minimum(within, s.need)
@@ -289,7 +296,7 @@ def _ties_of_lower(m: Recorder, s: Selection, within: Value) -> Expr:
 
 @recorded
 def _take_ties(m: Recorder, s: Selection, before: Expr, ties: Expr, first: Value) -> None:
-    """Select of the columns marked as equal."""
+    """Select columns among those marked as equal."""
     where = {"above": s.above, "equal": s.equal, "sums": s.sums, "first": first, "words": s.words}
     if m.k.options and s.ties_higher != 0:
         leaf_list.take_last_ties(m, before, take=ties, rest=s.rest, **where)
@@ -299,7 +306,7 @@ def _take_ties(m: Recorder, s: Selection, before: Expr, ties: Expr, first: Value
 
 @recorded
 def _rank_list(m: Recorder, s: Selection) -> None:
-    """Mark the selected keys of the list. If more than RANKED equal keys are left, mark these as equal."""
+    """Mark the selected keys of the list. If more than RANKED equal keys are left, mark them as equal."""
     ranked: Int32 = 0
     if s.inside > RANKED:
         total: Int32 = s.inside
@@ -331,11 +338,11 @@ def _rank_list(m: Recorder, s: Selection) -> None:
 @recorded
 def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) -> None:
     """Place the positions of the marked columns in ascending order over all warps, and write their ids."""
-    # The histogram is not needed any more.
+    # The positions take the place of the histogram, which is done.
     placed = s.hist
     shift = inline(m.word(s.state, leaf_row.StateWord.SHIFT) if m.k.options else s.start * (s.absolute - 1))
     position = s.base + shift
-    # Only a long row is sampled.
+    # Only long rows are sampled, and these are never dense.
     dense = 0 if m.k.sample else s.last - s.start <= s.k * DENSE and s.words <= WORD
     leaf_list.place_marks(m, placed, before, s.sums, s.above, first, s.words, position, dense, m.k.keep)
     m.meet()
@@ -343,7 +350,8 @@ def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) ->
     line = inline(m.word(s.state, leaf_row.StateWord.LINE) if m.k.options else s.line)
     leaf_list.write_ids(
         m, s.indices, row=m.block(0), k=s.k, skip=skip, sums=s.sums, placed=placed,
-        block_table=s.block_table, line=line, page_size=s.page_size, inverse=s.inverse, pages=pages, first_page=first_page, group=m.k.group, cta_warps=m.c.cta_warps,
+        block_table=s.block_table, line=line, page_size=s.page_size, inverse=s.inverse, pages=pages,
+        first_page=first_page, group=m.k.group, cta_warps=m.c.cta_warps,
     )  # fmt: skip
     if m.k.options:
         if s.has_positions != 0:
