@@ -1,4 +1,4 @@
-"""Random inputs of a DSA step: caches that hold something, and queries with the lengths, pages or windows of their rows."""
+"""Random inputs of a DSA step: filled caches, and queries with their lengths, pages or windows."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _index_queries(
 
 
 def part_of(order: torch.Tensor, turn: int, count: int) -> torch.Tensor:
-    """The next `count` elements of an order for each turn, [count]; from the front again where it ends."""
+    """The `count` elements of an order for a turn, [count]; the order repeats after its end."""
     return order[(turn * count + torch.arange(count, device=order.device)) % len(order)]
 
 
