@@ -171,6 +171,7 @@ class StepSize:
 
     @property
     def pages_per_sequence(self) -> int:
+        """Pages of 64 tokens that the longest sequence needs."""
         return -(-self.context // PAGE)
 
     @property
@@ -179,6 +180,7 @@ class StepSize:
         return self.batch * self.next_n if self.kind == "decode" else self.rows
 
     def describe(self) -> str:
+        """The sizes in one line, for errors and tables."""
         many = f"b={self.batch} next_n={self.next_n}" if self.kind == "decode" else f"rows={self.rows}"
         shape = f"context={self.context}{' ragged' if self.ragged else ''} topk={self.topk}"
         return f"{many} {shape} heads={self.heads} index_heads={self.index_heads} kv={self.kv}"
@@ -253,6 +255,7 @@ class StepInputs:
 
     @property
     def form(self) -> str:
+        """The form of the sparse_mla problem: "fp8" or "bf16"."""
         return "fp8" if self.tensors["kv"].shape[-1] == FP8_TOKEN_BYTES else "bf16"
 
     def cache_rows(self) -> dict[str, torch.Tensor]:

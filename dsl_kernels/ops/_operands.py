@@ -135,6 +135,11 @@ def _absent(name: str, tensor: torch.Tensor) -> int:
 
 
 def require_names(executor: Any, variant: Any, arch: Any) -> None:
+    """Require that each of these arguments is a string or None.
+
+    Raises:
+        ArgumentTypeError: names the argument that is not.
+    """
     for name, value in (("executor", executor), ("variant", variant), ("arch", arch)):
         if value is not None and not isinstance(value, str):
             raise ArgumentTypeError(

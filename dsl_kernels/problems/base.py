@@ -148,6 +148,7 @@ class OperandSpec:
 
     @property
     def torch_dtype(self) -> torch.dtype:
+        """Torch's dtype; imports torch."""
         return DTYPES[self.dtype].torch
 
 
@@ -182,6 +183,7 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing failed."""
         return not self.failures
 
     def require(self, name: str, figure: float, limit: float) -> None:
@@ -229,9 +231,11 @@ class PointName:
     each: Fraction | int = 1
 
     def of_point(self, value: int) -> int:
+        """The runtime dim for a point's value."""
         return math.ceil(value * self.each)
 
     def of_dim(self, value: int) -> int:
+        """The point's value for a runtime dim."""
         return math.ceil(Fraction(value) / self.each)
 
 
