@@ -1,14 +1,16 @@
-"""What TileLang is told of sparse attention on Hopper, whose leaves all have a text."""
+"""TileLang's settings for sparse MLA on Hopper. All leaves have a text."""
 
-# TileLang has no store that completes on another CTA's barrier, which slices need, and on Hopper heads on M lack the functions on
-# rows of a tile. On Blackwell heads on M print, compile and are right in the emulator; but what a thread takes of a query, 64 dims
-# a panel, comes in loads of 16 bits, as the address depends on a stride: nvcc holds each half of a word in a register and spills.
+# `send_scores`: TileLang has no store that completes on another CTA's barrier, and slices need one.
+# `copy_query_rows`: on Hopper, heads on M need functions on rows of a tile that TileLang lacks. The other
+# two: on Blackwell, heads on M print, compile and are right in the emulator, but a thread's dims of a query,
+# 64 in each panel, arrive in 16-bit loads because the address depends on a stride. nvcc then keeps each half
+# of a word in a register of its own and spills.
 UNSPELLED = ("send_scores", "copy_query_rows", "take_last_queries", "take_more_queries")
 
-# On Hopper threads hold tiles of registers by themselves, as products leave them.
+# On Hopper each thread holds its own registers of a tile, as the products leave them.
 OWN_REGISTERS = True
 
-# Barriers are the declared ones: TileLang adds none of its own.
+# TileLang must add no barriers to the declared ones.
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,
     "tl.disable_thread_storage_sync": True,

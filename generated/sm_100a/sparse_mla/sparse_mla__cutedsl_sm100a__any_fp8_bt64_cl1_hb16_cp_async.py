@@ -72,8 +72,8 @@ from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 from dsl_kernels.device.cutedsl import fragment_sm100, grid, scalars, tcgen05, warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-TILE = 64  # tokens a tile
-BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+TILE = 64  # tokens per tile
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 UNIT_STAGES = 11
 TILE_STAGES = 2
 LATENT_DIM = 512
@@ -644,7 +644,7 @@ def softmax(
             cute.arch.mbarrier_wait(p_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
             store_weights(p_s + it % TILE_STAGES * (TILE * BLOCK), scores, worker)
-            # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
+            # O that was not rescaled is waited for here: a parity tells only adjacent phases apart.
             if (it > 0) & (grown == False):
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
@@ -794,7 +794,7 @@ def mma(
             with cute.arch.elect_one():
                 tcgen05.commit(s_full + it % 2)
             it = it + 1
-        # The values of a tile follow the scores of the next one, so that softmax never idles.
+        # A tile's values come after the next tile's scores, so softmax never idles.
         if late & (live | (turn == turns)):
             cute.arch.mbarrier_wait(p_full + done % TILE_STAGES, (done // TILE_STAGES) & 1)
             nvvm.tcgen05_fence("after_thread_sync")

@@ -99,7 +99,7 @@ from dsl_kernels.device.cutedsl import (
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 128  # query heads
-TILE = 128  # tokens a tile
+TILE = 128  # tokens per tile
 HALF = 64
 KEY_STAGES = 13
 VALUE_STAGES = 5
@@ -731,7 +731,7 @@ def softmax(
                     out, out_stride_t, out_stride_h, tmem, row, head0, it > begin, scores, weights, factor,
                     worker
                 )
-            # Sums are read before the next tile leaves its maxima.
+            # All threads must read the sums before the next tile's maxima overwrite them.
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
             if it > begin:
                 # o: p also gives its slot back
@@ -1266,7 +1266,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
     head0 = rank * HALF
     share = Int32(((scalars.ceildiv(topk, TILE // 2) + 1) // 2 + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = (scalars.ceildiv(topk, TILE // 2) + 1) // 2
         share = (t * ((scalars.ceildiv(topk, TILE // 2) + 1) // 2) + ctas - 1) // ctas

@@ -74,7 +74,7 @@ from dsl_kernels.device.cutedsl import fragment_sm100, grid, scalars, tcgen05, w
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 16  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 UNIT_STAGES = 11
 TILE_STAGES = 2
 LATENT_DIM = 512
@@ -599,7 +599,7 @@ def softmax(
     worker = thread
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -653,8 +653,7 @@ def softmax(
                     cute.arch.mbarrier_wait(p_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
                     weigh_tokens(scores, sums, peak)
                     store_weights(p_s + it % TILE_STAGES * (TILE * HEADS), scores, worker)
-                    # Where O was not rescaled it is waited for here: a parity can only tell one phase from
-                    # the next.
+                    # O that was not rescaled is waited for here: a parity tells only adjacent phases apart.
                     if (it > begin) & (grown == False):
                         cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                         nvvm.tcgen05_fence("after_thread_sync")
@@ -732,7 +731,7 @@ def producer(
     worker = thread % 128
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -803,7 +802,7 @@ def mma(
     pv_b = PV.operand_b(p_s, TILE, HEADS, TILE_STAGES, 32)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -858,7 +857,7 @@ def mma(
                 if turn == turns:
                     with cute.arch.elect_one():
                         tcgen05.commit(q_empty)
-                # The values of a tile follow the scores of the next one, so that softmax never idles.
+                # A tile's values come after the next tile's scores, so softmax never idles.
                 if late & (live | (turn == turns)):
                     cute.arch.mbarrier_wait(p_full + before % TILE_STAGES, (before // TILE_STAGES) & 1)
                     nvvm.tcgen05_fence("after_thread_sync")

@@ -110,7 +110,7 @@ from dsl_kernels.device.cutedsl import (
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 64  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 SIDE_STAGES = 6
 HALF = 64
 PANEL = 64
@@ -760,7 +760,7 @@ def softmax(
                 write_units(
                     out, out_stride_t, out_stride_h, tmem, row, it > begin, scores, weights, factor, worker
                 )
-            # Sums are read before the next tile leaves its maxima.
+            # All threads must read the sums before the next tile's maxima overwrite them.
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
             if it > begin:
                 # o: p also gives its slot back
@@ -1109,7 +1109,7 @@ def sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_hb64_gather4(
     cta, _, _ = cute.arch.block_idx()
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas

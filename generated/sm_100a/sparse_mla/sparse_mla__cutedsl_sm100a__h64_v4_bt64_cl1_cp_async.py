@@ -66,7 +66,7 @@ from dsl_kernels.device.cutedsl import fragment_sm100, grid, scalars, tcgen05, w
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 64  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 UNIT_STAGES = 9
 TILE_STAGES = 1
 LATENT_DIM = 512
@@ -758,7 +758,7 @@ def softmax(
         ) // splits
     )
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
         share = (
@@ -844,8 +844,7 @@ def softmax(
                     cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
                     weigh_tokens(scores, sums, peak)
                     store_weights(p_s, scores, worker)
-                    # Where O was not rescaled it is waited for here: a parity can only tell one phase from
-                    # the next.
+                    # O that was not rescaled is waited for here: a parity tells only adjacent phases apart.
                     if (it > begin) & (grown == False):
                         cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                         nvvm.tcgen05_fence("after_thread_sync")
@@ -947,7 +946,7 @@ def producer(
         ) // splits
     )
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
         share = (
@@ -1134,7 +1133,7 @@ def mma(
         ) // splits
     )
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
         share = (
@@ -1213,7 +1212,7 @@ def mma(
                 if turn == turns:
                     with cute.arch.elect_one():
                         tcgen05.commit(q_empty)
-                # The values of a tile follow the scores of the next one, so that softmax never idles.
+                # A tile's values come after the next tile's scores, so softmax never idles.
                 if late & (live | (turn == turns)):
                     cute.arch.mbarrier_wait(p_full, before & 1)
                     nvvm.tcgen05_fence("after_thread_sync")

@@ -72,8 +72,8 @@ PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 # Where it is not zero, all CTAs run at once.
 RESIDENT = "all_resident"
 
-TILE = 64  # tokens a tile
-BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+TILE = 64  # tokens per tile
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 UNIT_STAGES = 11
 TILE_STAGES = 2
 LATENT_DIM = 512
@@ -545,7 +545,7 @@ def softmax(
             T.mbarrier_wait_parity(p_empty[it % TILE_STAGES], ((it // TILE_STAGES) & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
             store_weights(p_s, it % TILE_STAGES, scores, worker)
-            # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
+            # O that was not rescaled is waited for here: a parity tells only adjacent phases apart.
             if (it > 0) & (grown == False):
                 T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                 T.tcgen05_after_thread_sync()
@@ -661,7 +661,7 @@ def mma(
             T.tcgen05_mma_arrive(pe_empty[it % TILE_STAGES])
             T.tcgen05_mma_arrive(s_full[it % 2])
             it = it + 1
-        # The values of a tile follow the scores of the next one, so that softmax never idles.
+        # A tile's values come after the next tile's scores, so softmax never idles.
         if late & (live | (turn == turns)):
             T.mbarrier_wait_parity(p_full[done % TILE_STAGES], (done // TILE_STAGES) & 1)
             T.tcgen05_after_thread_sync()

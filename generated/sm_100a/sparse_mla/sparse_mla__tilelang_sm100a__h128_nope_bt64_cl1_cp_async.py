@@ -66,7 +66,7 @@ PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 RESIDENT = "splits - 1"
 
 HEADS = 128  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 HEAD_BLOCK = 64
 UNIT_STAGES = 9
 TILE_STAGES = 1
@@ -494,8 +494,7 @@ def softmax(
                     T.mbarrier_wait_parity(p_empty[0], (it & 1) ^ 1)
                     weigh_tokens(scores, sums, peak)
                     store_weights(p_s, 0, scores, worker)
-                    # Where O was not rescaled it is waited for here: a parity can only tell one phase from
-                    # the next.
+                    # O that was not rescaled is waited for here: a parity tells only adjacent phases apart.
                     if (it > begin) & (grown == False):
                         T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                         T.tcgen05_after_thread_sync()
@@ -645,7 +644,7 @@ def mma(
                     it = it + 1
                 if turn == turns:
                     T.tcgen05_mma_arrive(q_empty[0])
-                # The values of a tile follow the scores of the next one, so that softmax never idles.
+                # A tile's values come after the next tile's scores, so softmax never idles.
                 if late & (live | (turn == turns)):
                     T.mbarrier_wait_parity(p_full[0], before & 1)
                     T.tcgen05_after_thread_sync()
@@ -725,7 +724,7 @@ def program():
             head0 = cta % (HEADS // HEAD_BLOCK) * HEAD_BLOCK
             share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
             span = T.alloc_var("int32", init=share * splits)
-            # Not so many parts of each query: whole queries, or units regardless of queries.
+            # Unless each query has `splits` parts: whole queries, or units regardless of queries.
             if (ctas == t * splits) == False:
                 span = scalars.ceildiv(topk, TILE)
                 share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)

@@ -76,7 +76,7 @@ PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 RESIDENT = "splits - 1"
 
 HEADS = 16  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 UNIT_STAGES = 11
 TILE_STAGES = 2
 LATENT_DIM = 512
@@ -549,7 +549,7 @@ def softmax(
     worker = thread
     share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
     span = T.alloc_var("int32", init=share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
@@ -603,8 +603,7 @@ def softmax(
                     T.mbarrier_wait_parity(p_empty[it % TILE_STAGES], ((it // TILE_STAGES) & 1) ^ 1)
                     weigh_tokens(scores, sums, peak)
                     store_weights(p_s, it % TILE_STAGES, scores, worker)
-                    # Where O was not rescaled it is waited for here: a parity can only tell one phase from
-                    # the next.
+                    # O that was not rescaled is waited for here: a parity tells only adjacent phases apart.
                     if (it > begin) & (grown == False):
                         T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                         T.tcgen05_after_thread_sync()
@@ -675,7 +674,7 @@ def producer(
     worker = thread - 128
     share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
     span = T.alloc_var("int32", init=share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
@@ -734,7 +733,7 @@ def mma(
     """Issues every tcgen05.mma and commit."""
     share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
     span = T.alloc_var("int32", init=share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
@@ -785,7 +784,7 @@ def mma(
                     it = it + 1
                 if turn == turns:
                     T.tcgen05_mma_arrive(q_empty[0])
-                # The values of a tile follow the scores of the next one, so that softmax never idles.
+                # A tile's values come after the next tile's scores, so softmax never idles.
                 if late & (live | (turn == turns)):
                     T.mbarrier_wait_parity(p_full[before % TILE_STAGES], (before // TILE_STAGES) & 1)
                     T.tcgen05_after_thread_sync()

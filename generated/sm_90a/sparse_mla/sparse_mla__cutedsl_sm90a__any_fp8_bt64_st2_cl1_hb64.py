@@ -94,9 +94,9 @@ from cutlass.cute.nvgpu import warpgroup
 from dsl_kernels.device.cutedsl import fragment, grid, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
-BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 HALF = 256
 LATENT_DIM = 512
 ROPE_DIM = 64
@@ -881,7 +881,7 @@ def left(
     turn = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -1040,7 +1040,7 @@ def left(
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
-            # Not before: over the whole query they would be spilled.
+            # Not earlier: ptxas would spill the sinks if they lived over the whole query.
             load_row_sinks(sinks_left, attn_sink, head0, heads, worker)
             share_sums_left(sums_left, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1061,7 +1061,7 @@ def left(
                     out, out_stride_t, out_stride_h, lse, lse_stride, acc_left, factor_left, sums_left,
                     sinks_left, row, head0, q_s, lse_scale, empty_lse, heads, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
@@ -1122,7 +1122,7 @@ def right(
     turn = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -1215,7 +1215,7 @@ def right(
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(kv_right_empty + it % STAGES)
                 it = it + 1
-            # Not before: over the whole query they would be spilled.
+            # Not earlier: ptxas would spill the sinks if they lived over the whole query.
             load_row_sinks(sinks_right, attn_sink, head0, heads, worker)
             share_sums_right(sums_right, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1235,7 +1235,7 @@ def right(
                     out, out_stride_t, out_stride_h, acc_right, factor_right, sums_right, sinks_right, row,
                     head0, q_s + HALF * BLOCK, heads, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
@@ -1279,7 +1279,7 @@ def gather_left(
     now = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -1328,7 +1328,7 @@ def gather_left(
                 )
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(kv_left_full + it % STAGES)
-                # By now the ids behind the next ones are here.
+                # By now the ids of the unit after the next one have arrived.
                 fetch_half(kv_cache, kv_cache_stride, low, n, worker)
                 it = it + 1
             done = done + 1
@@ -1351,7 +1351,7 @@ def gather_right(
     now = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -1396,7 +1396,7 @@ def gather_right(
                 )
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(kv_right_full + it % STAGES)
-                # By now the ids behind the next ones are here.
+                # By now the ids of the unit after the next one have arrived.
                 fetch_half(kv_cache, kv_cache_stride, high, n, worker)
                 it = it + 1
             done = done + 1

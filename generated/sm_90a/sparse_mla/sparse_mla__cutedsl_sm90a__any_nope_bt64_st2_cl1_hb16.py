@@ -38,9 +38,9 @@ from cutlass.cute.nvgpu import warpgroup
 from dsl_kernels.device.cutedsl import grid, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
-BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 DIMS = 512
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128

@@ -104,8 +104,8 @@ from dsl_kernels.device.cutedsl import fragment, grid, scalars, warps, wgmma, wg
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
-TILE = 64  # tokens a tile
-BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+TILE = 64  # tokens per tile
+BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 HALF_ROWS = 8
 HALF = 256
 LATENT_DIM = 512
@@ -931,7 +931,7 @@ def left(
                 fragment.pack_to(weights_left, scores_left)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
                 share_peak(peak_s_left, peak_left, worker)
-                # All of the tile's rope dims are read.
+                # All warps have now read the tile's rope dims, which P overwrites.
                 cute.arch.barrier(barrier_id=LEFT_BARRIER, number_of_threads=LEFT_THREADS)
                 # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte
                 # swizzle.
@@ -1007,7 +1007,7 @@ def left(
                     out, out_stride_t, out_stride_h, lse, lse_stride, acc_left, factor_left, sums_left,
                     sinks_left, row, head0, out_s_left, lse_scale, empty_lse, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
         unit = row * span + span
@@ -1134,7 +1134,7 @@ def right(
                 fragment.pack_to(weights_right, scores_right)
                 cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
                 share_peak(peak_s_right, peak_right, worker)
-                # All of the tile's rope dims are read.
+                # All warps have now read the tile's rope dims, which P overwrites.
                 cute.arch.barrier(barrier_id=RIGHT_BARRIER, number_of_threads=RIGHT_THREADS)
                 # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte
                 # swizzle.
@@ -1197,7 +1197,7 @@ def right(
                     out, out_stride_t, out_stride_h, acc_right, factor_right, sums_right, sinks_right, row,
                     head0, out_s_right, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
         unit = row * span + span
@@ -1337,7 +1337,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     head0 = cta % (HEADS // BLOCK) * BLOCK
     share = Int32(((scalars.ceildiv(topk, TILE) + 1) // 2 + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = (scalars.ceildiv(topk, TILE) + 1) // 2
         share = (t * ((scalars.ceildiv(topk, TILE) + 1) // 2) + ctas - 1) // ctas

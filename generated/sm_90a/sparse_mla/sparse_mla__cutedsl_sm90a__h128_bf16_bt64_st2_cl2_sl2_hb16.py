@@ -51,10 +51,10 @@ from dsl_kernels.device.cutedsl import inbox, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
 SLICES = 2  # CTAs of a cluster that share out the dims and add their partial scores
-BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 DIMS = 256
 ROPE = 32
 ATTEND_BARRIER = 1
@@ -861,7 +861,7 @@ def attend(
     normalise(acc, top, peak)
     first = bx * splits_of_row * SLICES + which
     if splits_of_row > 1:
-        # The CTAs that hold this slice trade rows of O, so that each merges its share of them.
+        # The CTAs that hold this slice send one another rows of O, and each merges a share.
         send_parts(acc, top, inboxes, first, split, splits_of_row, worker)
         inbox.collect(
             o_s, inboxes + (first + split * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)),
@@ -958,7 +958,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl2_sl2_hb16(
                 cute.arch.mbarrier_init(x_full + i, 1)
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
-    # The other CTAs' barriers must stand before anything is sent to them.
+    # The other CTAs' barriers must be initialised before this CTA sends anything to them.
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()

@@ -95,10 +95,10 @@ from dsl_kernels.device.cutedsl import boxes, fragment, grid, scalars, warps, wg
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
-BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
-EXCHANGE = 2  # CTAs of a query that unpack a share of its tokens each and send it on
+BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
+EXCHANGE = 2  # CTAs of a query; each unpacks a share of its tokens and sends it to the others
 HALF = 256
 LATENT_DIM = 512
 ROPE_DIM = 64
@@ -869,7 +869,7 @@ def left(
     turn = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -1027,7 +1027,7 @@ def left(
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     boxes.arrive_in_cluster(kv_right_empty + (it - 1) % STAGES, 2)
-            # Not before: over the whole query they would be spilled.
+            # Not earlier: ptxas would spill the sinks if they lived over the whole query.
             load_row_sinks(sinks_left, attn_sink, head0, worker)
             share_sums_left(sums_left, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1046,7 +1046,7 @@ def left(
                     out, out_stride_t, out_stride_h, lse, lse_stride, acc_left, factor_left, sums_left,
                     sinks_left, row, head0, q_s, lse_scale, empty_lse, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
@@ -1104,7 +1104,7 @@ def right(
     turn = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -1196,7 +1196,7 @@ def right(
                 with cute.arch.elect_one():
                     boxes.arrive_in_cluster(kv_right_empty + it % STAGES, 2)
                 it = it + 1
-            # Not before: over the whole query they would be spilled.
+            # Not earlier: ptxas would spill the sinks if they lived over the whole query.
             load_row_sinks(sinks_right, attn_sink, head0, worker)
             share_sums_right(sums_right, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1212,7 +1212,7 @@ def right(
                     out, out_stride_t, out_stride_h, acc_right, factor_right, sums_right, sinks_right, row,
                     head0, q_s + HALF * BLOCK, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
@@ -1253,7 +1253,7 @@ def gather_left(
     now = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -1327,7 +1327,7 @@ def gather_right(
     now = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas

@@ -101,8 +101,8 @@ from dsl_kernels.device.cutedsl import fragment, grid, scalars, warps, wgmma, wg
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
-TILE = 64  # tokens a tile
-BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+TILE = 64  # tokens per tile
+BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 HALF_ROWS = 8
 HALF = 256
 LATENT_DIM = 512
@@ -926,7 +926,7 @@ def left(
                     out, out_stride_t, out_stride_h, lse, lse_stride, acc_left, factor_left, sums_left,
                     sinks_left, row, head0, out_s_left, lse_scale, empty_lse, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
         unit = row * span + span
@@ -1107,7 +1107,7 @@ def right(
                     out, out_stride_t, out_stride_h, acc_right, factor_right, sums_right, sinks_right, row,
                     head0, out_s_right, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
         unit = row * span + span
@@ -1241,7 +1241,7 @@ def sparse_mla__cutedsl_sm90a__h128_nope_bt64_st2_cl1_hb64(
     head0 = cta % (HEADS // BLOCK) * BLOCK
     share = Int32(((scalars.ceildiv(topk, TILE) + 1) // 2 + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = (scalars.ceildiv(topk, TILE) + 1) // 2
         share = (t * ((scalars.ceildiv(topk, TILE) + 1) // 2) + ctas - 1) // ctas

@@ -50,10 +50,10 @@ from dsl_kernels.device.cutedsl import inbox, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 3  # gathered tiles in flight
 SLICES = 2  # CTAs of a cluster that share out the dims and add their partial scores
-BLOCK = 32  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+BLOCK = 32  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 DIMS = 256
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
@@ -1068,7 +1068,7 @@ def attend(
     normalise(acc, top, peak)
     first = bx * splits_of_row * SLICES + which
     if splits_of_row > 1:
-        # The CTAs that hold this slice trade rows of O, so that each merges its share of them.
+        # The CTAs that hold this slice send one another rows of O, and each merges a share.
         send_parts(acc, top, inboxes, first, split, splits_of_row, worker)
         inbox.collect(
             o_s, inboxes + (first + split * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)),
@@ -1097,7 +1097,7 @@ def gather(
     """Selected rows into the ring."""
     words = cute.make_rmem_tensor(2 * ((DIMS // 64 + 1) * 4 + 1), cutlass.Uint32)
     worker = thread % 128
-    # As the words of a tile are written, those of the next one take their place.
+    # As the words of a tile are written, the next tile's words take their registers.
     holds = Boolean(False)
     for turn in cutlass.range(turns + 1, unroll=1):
         in_low, in_high, live = vote(low, high, known)
@@ -1203,7 +1203,7 @@ def sparse_mla__cutedsl_sm90a__h128_v4_bt64_st3_cl2_sl2_hb32(
                 cute.arch.mbarrier_init(x_full + i, 1)
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
-    # The other CTAs' barriers must stand before anything is sent to them.
+    # The other CTAs' barriers must be initialised before this CTA sends anything to them.
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()

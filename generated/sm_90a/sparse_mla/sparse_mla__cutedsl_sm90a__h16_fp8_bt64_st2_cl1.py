@@ -51,7 +51,7 @@ from dsl_kernels.device.cutedsl import grid, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 16  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
 STAGED_HALVES = 3
 DIMS = 512

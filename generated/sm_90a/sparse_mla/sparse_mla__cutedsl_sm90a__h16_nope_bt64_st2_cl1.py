@@ -39,7 +39,7 @@ from dsl_kernels.device.cutedsl import grid, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 16  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
 DIMS = 512
 ATTEND_BARRIER = 1

@@ -51,9 +51,9 @@ from dsl_kernels.device.cutedsl import grid, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 32  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
-CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
+CLUSTER = 2  # splits of a row that form a cluster and share out the merge
 STAGED_HALVES = 2
 DIMS = 512
 ROPE = 64

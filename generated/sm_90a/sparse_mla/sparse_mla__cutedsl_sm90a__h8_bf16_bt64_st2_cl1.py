@@ -41,7 +41,7 @@ from dsl_kernels.device.cutedsl import grid, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 8  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
 DIMS = 512
 ROPE = 64

@@ -49,7 +49,7 @@ from dsl_kernels.device.cutedsl import inbox, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 8  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 3  # gathered tiles in flight
 SLICES = 2  # CTAs of a cluster that share out the dims and add their partial scores
 DIMS = 256
@@ -726,7 +726,7 @@ def attend(
     normalise(acc, top, peak)
     first = bx * splits_of_row * SLICES + which
     if splits_of_row > 1:
-        # The CTAs that hold this slice trade rows of O, so that each merges its share of them.
+        # The CTAs that hold this slice send one another rows of O, and each merges a share.
         send_parts(acc, top, inboxes, first, split, splits_of_row, worker)
         inbox.collect(
             o_s, inboxes + (first + split * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)),
@@ -814,7 +814,7 @@ def sparse_mla__cutedsl_sm90a__h8_nope_bt64_st3_cl2_sl2(
                 cute.arch.mbarrier_init(x_full + i, 1)
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
-    # The other CTAs' barriers must stand before anything is sent to them.
+    # The other CTAs' barriers must be initialised before this CTA sends anything to them.
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()

@@ -52,9 +52,9 @@ PASS_CONFIGS = leaf.PASS_CONFIGS
 # Where it is not zero, all CTAs run at once.
 RESIDENT = "all_resident"
 
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
-BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 STAGED_HALVES = 3
 DIMS = 512
 ROPE = 64

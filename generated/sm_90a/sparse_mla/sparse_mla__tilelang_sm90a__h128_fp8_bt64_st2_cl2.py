@@ -51,9 +51,9 @@ from dsl_kernels.kernels.sparse_mla import tilelang as leaf
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 HEADS = 128  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
-CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
+CLUSTER = 2  # splits of a row that form a cluster and share out the merge
 HEAD_BLOCK = 32
 STAGED_HALVES = 2
 DIMS = 512

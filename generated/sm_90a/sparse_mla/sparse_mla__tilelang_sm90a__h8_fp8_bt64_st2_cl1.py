@@ -53,7 +53,7 @@ PASS_CONFIGS = leaf.PASS_CONFIGS
 RESIDENT = "all_resident"
 
 HEADS = 8  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
 STAGED_HALVES = 3
 DIMS = 512

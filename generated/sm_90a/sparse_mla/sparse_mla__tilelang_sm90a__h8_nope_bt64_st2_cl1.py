@@ -41,7 +41,7 @@ PASS_CONFIGS = leaf.PASS_CONFIGS
 RESIDENT = "all_resident"
 
 HEADS = 8  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
 DIMS = 512
 ATTEND_BARRIER = 1
