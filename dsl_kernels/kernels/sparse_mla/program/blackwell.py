@@ -424,7 +424,7 @@ def _softmax(m: Recorder, walk: Walk | TilesInTurn) -> None:
                 leaf_sm100.weigh_tokens(m, walk.scores, walk.sums, walk.peak)
                 leaf_softmax.store_weights(m, p.p_s, walk.scores)
                 m.comment(
-                    "O that was not rescaled is waited for here: a parity tells only adjacent phases apart."
+                    "If O was not rescaled, wait for it here: a parity tells only adjacent phases apart."
                 )
                 if walk.it > begin and not grown:
                     walk.o.reader.wait(walk.it - 1).release()
