@@ -1,13 +1,13 @@
-"""What TileLang is told of sparse attention on Hopper, whose leaves all have a text."""
+"""TileLang's settings for sparse MLA on Hopper. All leaves have a text."""
 
-# TileLang has no store that completes on another CTA's barrier, which slices need, and on Hopper heads on M lack
-# the functions on rows of a tile.
+# `send_scores`: TileLang has no store that completes on another CTA's barrier, and slices need one.
+# `copy_query_rows`: on Hopper, heads on M need functions on rows of a tile that TileLang lacks.
 UNSPELLED = ("send_scores", "copy_query_rows")
 
-# On Hopper threads hold tiles of registers by themselves, as products leave them.
+# On Hopper each thread holds its own registers of a tile, as the products leave them.
 OWN_REGISTERS = True
 
-# Barriers are the declared ones: TileLang adds none of its own.
+# TileLang must add no barriers to the declared ones.
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,
     "tl.disable_thread_storage_sync": True,
