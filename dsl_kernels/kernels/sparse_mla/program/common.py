@@ -181,7 +181,7 @@ def padded_heads(k: SimpleNamespace) -> Any:
 
 
 def blocks_of(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
-    """Pairs of a query and a block of heads."""
+    """How many pairs of a query and a block of heads a call has."""
     return dims["t"] * size_at(head_blocks(k), dims)
 
 
