@@ -140,8 +140,8 @@ def prefill_caches(
     """The caches of a prefill step that `held` lacks; arguments as in `decode_caches`.
 
     Returns:
-        `k_index` [context, 128] float8_e4m3fn, `k_index_scales` [context] float32, and `kv`, with `kpe` for kv
-        "bf16", [context, ...].
+        `k_index` [context, 128] float8_e4m3fn, `k_index_scales` [context] float32, and `kv`, with `kpe` for
+        kv "bf16", [context, ...].
     """
     n, made = size.context, {}
     if "k_index" not in held:
@@ -156,7 +156,7 @@ def prefill_caches(
 def prefill_queries(
     size: StepSize, device: torch.device, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Queries, weights and windows of a prefill step, whose rows are the last ones of the context.
+    """Queries, weights and windows of a prefill step, for the last rows of the context.
 
     Returns:
         The tensors by argument name of `dsa.prefill`.
