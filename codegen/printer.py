@@ -269,6 +269,7 @@ class Printer(Values):
         registers = s.registers
         yield from self._spell(
             "vector", store=s.store, registers=registers.name, from_register=self.value(registers.first, 4),
+            strided=bool((s.array.line or (s.array,))[0].strides), dtype=s.array.dtype,
             **self._group_in(s.array, s.group, registers.size),
         )  # fmt: skip
 

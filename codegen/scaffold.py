@@ -294,15 +294,15 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
             fix="try e.g. gqa_forward",
         )
     title = op.replace("_", " ").capitalize()
-    folder = root / "dsl_kernels" / "kernels" / op
+    folder, tests = root / "dsl_kernels" / "kernels" / op, root / "tests" / "kernels" / op
     files = {
         folder / "__init__.py": _FOLDER,
         folder / "problem.py": _PROBLEM,
         folder / "program.py": _PROGRAM,
         folder / "policy.py": _POLICY,
         folder / "leaves.py": _TEXT,
-        root / "tests" / "numerics" / f"test_{op}.py": _TEST,
-        root / "tests" / "numerics" / f"leaves_{op}.py": _CASES,
+        tests / f"test_{op}.py": _TEST,
+        tests / f"leaves_{op}.py": _CASES,
     }
     files = {path: text.format(op=op, title=title) for path, text in files.items()}
     for backend in backends():

@@ -15,6 +15,7 @@ from dsl_kernels.arch import GPUS, GpuSpec
 from dsl_kernels.clock import cached
 from dsl_kernels.runtime.storage import write_atomically
 from dsl_kernels.variants import Variant
+from dsl_kernels.verification import runs
 
 # At most MOST launches of a variant are walked, each at least APART octaves away from the others.
 MOST, APART = 24, 0.3
@@ -25,10 +26,11 @@ CLOCK = Path(clock.__file__).parent
 
 
 def digest() -> str:
-    """Hash of what a walk depends on besides its variant: the clock's sources and the measured rates."""
+    """Hash of what a walk depends on besides its variant: the clock's code and the measured rates."""
     sources = hashlib.sha256()
-    walking = (CLOCK / f"{name}.py" for name in ("machine", "rates", "sm", "walk", "work"))
-    for path in (*walking, *CLOCK.parent.glob("tuned/*_rates.json")):
+    for name in ("machine", "rates", "sm", "walk", "work"):
+        sources.update(runs.program((CLOCK / f"{name}.py").read_bytes()))
+    for path in sorted(CLOCK.parent.glob("tuned/*_rates.json")):
         sources.update(path.read_bytes())
     return sources.hexdigest()[:16]
 
@@ -83,25 +85,34 @@ def walked(variant: Variant) -> list[list[Any]]:
 
 
 def record(arch: str, progress: Callable[[str], None] = lambda variant: None, jobs: int = 2) -> list[str]:
-    """Walk the variants of an architecture whose module or clock changed since; returns their ids."""
+    """Walk the variants of an architecture whose code or clock changed since; returns their ids.
+
+    A module whose comments alone changed keeps its walks.
+    """
     path, now = cached.path_of(arch), digest()
     recorded = json.loads(path.read_text()) if path.exists() else {}
     known = recorded.get("variants", {}) if recorded.get("clock") == now else {}
     wanted = {v.id: v for op in cached.RANKED.get(arch, ()) for v in variants.variants(op, arch=arch)}
+    code = {name: _code(variant) for name, variant in wanted.items()}
     # Walk a variant again if no grid called it: a grid may have gained a point that does.
     kept = {
-        name: r
+        name: {**r, "sha256": wanted[name].sha256}
         for name, r in known.items()
-        if name in wanted and r["sha256"] == wanted[name].sha256 and r["walks"]
+        if name in wanted and r["code"] == code[name] and r["walks"]
     }
     missing = [variant for name, variant in wanted.items() if name not in kept]
     with ProcessPoolExecutor(jobs) as pool:
         for variant, rows in zip(missing, pool.map(walked, missing), strict=True):
-            kept[variant.id] = {"sha256": variant.sha256, "walks": rows}
+            kept[variant.id] = {"sha256": variant.sha256, "code": code[variant.id], "walks": rows}
             progress(variant.id)
-    if missing or kept.keys() != known.keys():
+    if missing or kept != known:
         write_atomically(path, _text(arch, now, kept).encode())
     return [variant.id for variant in missing]
+
+
+def _code(variant: Variant) -> str:
+    """Hash of a module's code, without comments and docstrings."""
+    return hashlib.sha256(runs.program(variant.path.read_bytes())).hexdigest()[:16]
 
 
 def _text(arch: str, now: str, kept: Mapping[str, Any]) -> str:

@@ -663,7 +663,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     ),
     "newcomer_told": newcomer_told,
     "newcomer_launch": newcomer_launch,
-    "newcomer_case": partial(newcomer, "tests/numerics/leaves_row_softmax.py", "EACH", "exponentials"),
+    "newcomer_case": partial(
+        newcomer, "tests/kernels/row_softmax/leaves_row_softmax.py", "EACH", "exponentials"
+    ),
     **{
         f"rung_{rung}": partial(lambda rung: code("python", ladder.excerpt(rung)), rung)
         for rung in ladder.RUNGS

@@ -1,8 +1,8 @@
 """CuTe DSL: a generated module's `program` to PTX, cubin and launch description, without a GPU or nvcc.
 
-The module states its launch in `LAUNCH`. The kernel's entry takes one 128-byte parameter a tensor map, in the order
-of `LAUNCH.tensor_maps`, and then the parameters of `program`, which are named after the operands and dims that they
-carry. What the compiler emitted is held to that, so the DSL's own host code is never run.
+The module states its launch in `LAUNCH`. The kernel's entry takes a 128-byte parameter for each tensor map,
+in the order of `LAUNCH.tensor_maps`, then the parameters of `program`, which have the names of operands and
+dims. The emitted entry is checked against that, so the DSL's own host code never runs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ INSTALL = "`pip install 'dsl-kernels[cutedsl]'`"
 OLDEST = "4.8.0"
 DISTRIBUTION = "nvidia-cutlass-dsl"
 
-# Kind of each parameter of the entry, by the PTX type that declares it.
+# A parameter of the entry: its PTX type, whether it is a pointer, and its size.
 _PARAM = re.compile(
     r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(\.ptr\b[^\n]*?)?\w+(?:\[(\d+)\])?,?\s*$", re.MULTILINE
 )
 _KINDS = {"u32": "int32", "s32": "int32", "b32": "int32", "u64": "int64", "s64": "int64", "f32": "float32"}
 _REQNTID = re.compile(r"\.reqntid\s+(\d+)(?:,\s*(\d+),\s*(\d+))?")
 
-# The dynamic shared memory that the DSL computed is stored into the launch configuration of its host function.
+# The DSL stores the dynamic shared memory that it computed into its host function's launch configuration.
 _CONFIG = r"!llvm\.struct<\(array<3 x i32>, array<3 x i32>, i64, ptr, ptr, i32\)>"
 _SMEM_FIELD = re.compile(
     rf"(%\w+) = llvm\.getelementptr %\w+\[0, 2\] : \(!llvm\.ptr\) -> !llvm\.ptr, {_CONFIG}"
@@ -70,7 +70,7 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
 
     Raises:
         ToolchainError: CuTe DSL or a disassembler is missing.
-        CompileError: The module or the DSL refuses, or the entry's parameters are not those that `LAUNCH` implies.
+        CompileError: the module or the DSL refuses, or the entry's parameters do not fit `LAUNCH`.
     """
     path, out = Path(path).resolve(), Path(out_dir).resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
         kernel, program = getattr(module, path.stem), module.program
         kernel.set_name_prefix(path.stem, remove_cutlass_symbol=True, keep_mangled_name=False)
         arguments = [_argument(name, launch, path.stem) for name in inspect.signature(program).parameters]
-        # The names of its dumps follow from the types of the arguments: compilers that share a folder mix them up.
+        # Dumps are named by the types of the arguments: compilers that share a folder would mix them up.
         with tempfile.TemporaryDirectory(prefix="dsl_kernels_") as dumps:
             options = [*BACKEND.flags(arch, lineinfo=lineinfo), "--dump-dir", dumps]
             compiled = cute.compile(program, *arguments, options=" ".join(options))
@@ -113,7 +113,7 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
         dynamic_smem=smem,
         cooperative=bool(launch.resident),
         resident=launch.resident,
-        # A kernel that waits for the grid before it may start while that one drains.
+        # A kernel that waits for the preceding grid may start while that one drains.
         programmatic_launch="griddepcontrol.wait" in ptx,
         tensor_maps=launch.tensor_maps,
         resources=Resources(
@@ -134,7 +134,7 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
 
 
 def _without_roots(cubin: bytes, roots: list[Path]) -> bytes:
-    """Line information without folders of this machine: each root becomes as many slashes, so no offset changes."""
+    """Line information without this machine's folders: slashes replace each root, so no offset changes."""
     for root in sorted((os.fsencode(root) for root in roots), key=len, reverse=True):
         cubin = cubin.replace(root, b"." + b"/" * (len(root) - 1))
     return cubin
@@ -194,7 +194,7 @@ def _argument(name: str, launch: Launch, variant: str) -> Any:
 
 
 def _entry(ptx: str, launch: Launch, names: list[str], variant: str) -> tuple[str, tuple[Param, ...]]:
-    """The kernel's symbol and its parameters, with each PTX type checked against what is to be passed."""
+    """The kernel's symbol and its parameters, with each PTX type checked against what will be passed."""
     head = re.search(r"\.visible \.entry (\w+)\((.*?)\)\s*\n([^{]*)\{", ptx, re.DOTALL)
     if head is None or ptx.count(".visible .entry") != 1:
         raise CompileError(variant, expected="one kernel", got="another number", fix="an op is one launch")
@@ -209,7 +209,8 @@ def _entry(ptx: str, launch: Launch, names: list[str], variant: str) -> tuple[st
             variant,
             expected="entry parameters " + ", ".join(f"{p.name}: {p.kind}" for p in wanted),
             got=", ".join(found),
-            fix="pass the tensor maps' atoms first, over tensors of static extents, then what program takes, in order",
+            fix="pass the tensor maps' atoms first, over tensors of static extents, "
+            "then what program takes, in order",
         )
     threads = _REQNTID.search(head[3])
     if threads is None or int(threads[1]) != launch.block:
@@ -223,7 +224,7 @@ def _entry(ptx: str, launch: Launch, names: list[str], variant: str) -> tuple[st
 
 
 def _dynamic_smem(ir: str, variant: str) -> int:
-    """Bytes of dynamic shared memory that the DSL found the kernel to need, from its lowered host function."""
+    """Bytes of dynamic shared memory that the DSL computed, read from its lowered host function."""
     field = _SMEM_FIELD.search(ir)
     if field is not None:
         stored = re.search(rf"llvm\.store (%\w+), {field[1]} : i64", ir[field.end() :])

@@ -32,17 +32,18 @@ from .base import imported_helpers, installed, load_module, place_cache, refused
 log = logging.getLogger(__name__)
 
 INSTALL = "`pip install 'dsl-kernels[tilelang]'`"
-# Before, it had neither clusters, nor strided views, nor tensor memory of any shape.
+# Older versions have neither clusters, nor strided views, nor tensor memory of any shape.
 OLDEST = "0.1.15"
 
-# How Z3 searches when a pass of TileLang asks it to prove a condition. Most cannot be proved, and its older arithmetic
-# without relevancy gives up in half the time. Of the kernels here it proves what its own choice proves.
+# Z3's settings when a pass of TileLang asks it to prove a condition. Most conditions cannot be proved, and
+# the older arithmetic solver without relevancy gives up in half the time. For our kernels it proves as much
+# as the default.
 PROVER = {"smt.arith.solver": "2", "smt.relevancy": "0"}
 
-# Standard error and Z3's settings are the process's while TileLang lowers, so one thread at a time.
+# Lowering changes the process's standard error and Z3's settings, so one thread lowers at a time.
 _lowering = threading.Lock()
 
-# Warnings of the lowering that mean a wrong kernel, with what its author can do.
+# Warnings of the lowering that mean a wrong kernel, with the fix for its author.
 FATAL_WARNINGS = {
     "race remains": "constrain the condition with T.assume, or place the barrier outside the branch yourself",
 }
@@ -112,7 +113,7 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
 
     Raises:
         ToolchainError: TileLang, nvcc or a host compiler is missing.
-        CompileError: The module, TileLang or nvcc refuses, or lowering warned of a race.
+        CompileError: the module, TileLang or nvcc refuses, or lowering warned of a race.
     """
     path, out = Path(path).resolve(), Path(out_dir).resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -140,7 +141,7 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
         evidence = toolkit.sass_counts(out / "kernel.cubin")
 
     launch = _launch_description(program, lowered, path.stem)
-    # TileLang itself makes a launch cooperative where the kernel has a barrier of the grid.
+    # TileLang makes a launch cooperative itself if the kernel has a grid barrier.
     resident = str(getattr(module, "RESIDENT", ""))
     launch |= {"resident": resident, "cooperative": launch["cooperative"] or bool(resident)}
     artifact = Artifact(
@@ -166,7 +167,7 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
 
 
 def _import_tilelang() -> ModuleType:
-    """TileLang, told not to print and to keep quiet about the absence of a device."""
+    """Import TileLang, told not to print and not to complain that there is no device."""
     os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
     place_cache("TILELANG_CACHE_DIR", "tilelang")
     try:
@@ -231,7 +232,7 @@ def _lower(module: ModuleType, path: Path, arch: str, configs: dict[str, Any]) -
 
 
 def _nvcc_options(configs: dict[str, Any]) -> tuple[list[str], list[Path]]:
-    """Flags that the pass configs ask for, with the include folders, and the roots that line information may name."""
+    """Flags of the pass configs with include folders, and the roots that line information may name."""
     from tilelang.contrib import nvcc as tilelang_nvcc
 
     includes = [f for f in tilelang_nvcc.default_compile_options() if f.startswith("-I")]
@@ -318,7 +319,7 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
     stored: set[Any] = set()
 
     def visit_store(node: Any) -> None:
-        """Tensor maps through which the copy engine writes; TileLang counts every map as read only."""
+        """Collect tensor maps that the copy engine writes through: TileLang marks every map read-only."""
         if isinstance(node, tirx.Call) and str(getattr(node.op, "name", "")).startswith("tl.tma_store"):
             stored.update(arg for arg in node.args if isinstance(arg, tirx.Var))
 
@@ -342,7 +343,7 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
                 variant,
                 expected="pointers, tensor maps and numbers as parameters",
                 got=f"{param.name}: {param.dtype}",
-                fix="change it",
+                fix="pass a tensor, or a number of a dtype that launches pass",
             )
         if index not in read_only or param in stored:
             written.add(touched)
@@ -367,7 +368,7 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
 
 
 def _operands(program: Any, variant: str) -> tuple[list[Operand], dict[str, tuple[str, str, int]]]:
-    """The program's arguments in order, and where each dynamic dim can be read: (operand, shape or stride, axis)."""
+    """The program's arguments in order, and where to read each dynamic dim: (operand, kind, axis)."""
     from tvm import tirx
 
     dims: dict[str, tuple[str, str, int]] = {}
@@ -399,7 +400,7 @@ def _operands(program: Any, variant: str) -> tuple[list[Operand], dict[str, tupl
 def _tensor_map(
     args: list[Any], name: str, aliases: dict[str, str], tensors: set[str], text: Any, variant: str
 ) -> TensorMap:
-    """The neutral form of `__tvm_tensormap_create_tiled(desc, dtype, rank, base, dims, strides, box, ...)`."""
+    """Read `__tvm_tensormap_create_tiled(desc, dtype, rank, base, dims, strides, box, ...)`."""
     rank = int(args[2])
     base = getattr(args[3], "name", str(args[3]))
     base = aliases.get(base, base)
@@ -479,7 +480,7 @@ def _closes_at_end(text: str) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence TileLang's logger, which prints a whole program when it refuses one: the error says what matters."""
+    """Silence TileLang's logger, which prints whole programs that it refuses: the error says enough."""
     logger = logging.getLogger("tilelang")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -491,7 +492,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _prover() -> Iterator[None]:
-    """Have Z3 search as `PROVER` says, and afterwards as the process had it."""
+    """Set Z3's parameters to `PROVER` for a block."""
     import z3
 
     before = {name: z3.get_param(name) for name in PROVER}

@@ -1,7 +1,7 @@
-"""The whole DeepSeek Sparse Attention step: score, select, attend, with one workspace.
+"""The whole step of DeepSeek Sparse Attention: score, select, attend, with one workspace.
 
-Every launch is a kernel of the registry; nothing is computed on the host from device data, so a step can be captured
-in a CUDA graph and replayed with padded rows (length 0) and other lengths.
+Every launch is a kernel of the registry, and the host reads nothing back from the device. So a CUDA graph can
+capture a step, and replay it with other lengths and with padded rows of length 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from ..problems.layouts import LATENT_DIM
 
 @dataclass
 class StepOutput:
-    """out [rows, heads, 512] bfloat16, lse [rows, heads] float32, indices [rows, topk] int32 (global token ids)."""
+    """The outputs of a step.
+
+    Attributes:
+        out: [rows, heads, 512] bfloat16, the attention output.
+        lse: [rows, heads] float32, the log-sum-exp of each row's scores.
+        indices: [rows, topk] int32, ids of the selected tokens, -1 after the last one.
+    """
 
     out: torch.Tensor
     lse: torch.Tensor
@@ -34,10 +40,10 @@ class StepOutput:
 
 MAX_TOPK = 2048
 LOGITS_BYTES = 256 << 20
-"""Logits of a prefill at a time, unless the caller says how many rows a chunk has."""
+"""Bytes of a prefill's logits at a time, unless the caller gives the rows of a chunk."""
 LANES = 2
-"""Chunks of a prefill at a time on a GPU, each on a stream: one is selected from while the other is scored."""
-# Rows of a chunk come in blocks of so many, as scoring takes them.
+"""Chunks of a prefill in flight on a GPU, each on a stream: selection overlaps scoring of the other."""
+# A chunk has a multiple of so many rows, as scoring takes blocks of them.
 BLOCK = 8
 
 
@@ -67,22 +73,26 @@ def decode(
         q_index: [b, next_n, index_heads, 128] float8_e4m3fn.
         k_index_cache: [pages, 64, 1, 132] bytes, block-planar index keys.
         weights: [b, next_n, index_heads] float32.
-        seq_lens: [b, next_n] int32, tokens each query sees; 0 for padded rows, at most max_pages * 64.
-        block_table: [b, max_pages] int32, page ids of both caches; entries past ceil(len / 64) are not followed.
-        q_nope, q_pe: [b * next_n, heads, 512] and [b * next_n, heads, 64] bfloat16.
-        kv, kpe, attn_sink, lse_base, sm_scale: as `dsl_kernels.ops.sparse_mla`; the cache has the index cache's pages.
+        seq_lens: [b, next_n] int32, tokens that each query sees: 0 for padded rows, at most max_pages * 64.
+        block_table: [b, max_pages] int32, page ids of both caches; entries after ceil(len / 64) are not read.
+        q_nope: [b * next_n, heads, 512] bfloat16.
+        q_pe: [b * next_n, heads, 64] bfloat16.
+        kv: the attention cache, as in `dsl_kernels.ops.sparse_mla`, with the same pages as the index cache.
+        sm_scale, kpe, attn_sink, lse_base: as in `dsl_kernels.ops.sparse_mla`.
         topk: tokens to select, 1 to 2048.
-        output: tensors to write into.
-        workspace: scratch for the step, with its logits (those of a traced graph are the graph's); by default the ops'
-            own of the thread and stream.
+        output: tensors to write into; by default new ones.
+        workspace: scratch memory for the step and its logits; by default the ops' own of the thread and
+            stream. A traced graph has logits of its own.
         executor, arch: as in `dsl_kernels.ops`.
 
     Returns:
-        The attention output, its lse and the selected ids.
+        The attention output, its lse and the ids of the selected tokens.
 
     Raises:
-        As the ops. Attention looks at its arguments behind scoring and selection, which have written `output.indices` by
-            then. What the kernels do with lengths and page ids out of range, the ops say.
+        ArgumentTypeError, InvalidArgumentError: as the ops, which also say how kernels read lengths and page
+            ids out of range. Attention checks its arguments after scoring and selection, which have written
+            `output.indices` by then.
+        NoVariantError: no variant accepts these sizes.
     """
     topk = _topk(topk)
     _require_step(workspace, output)
@@ -93,17 +103,18 @@ def decode(
     with held:
         logits = _logits(kept, (b, next_n, width), q_index)
         lightning_indexer(
-            q_index, k_index_cache, weights, seq_lens, block_table, out=logits, skip_below=topk, executor=executor,
-            arch=arch, workspace=scratch,
+            q_index, k_index_cache, weights, seq_lens, block_table, out=logits, skip_below=topk,
+            executor=executor, arch=arch, workspace=scratch,
         )  # fmt: skip
         ids = topk_selector(
-            logits.view(rows, width), seq_lens.view(rows), topk, block_table=block_table, page_size=PAGE, next_n=next_n,
-            out=None if output is None else output.indices, executor=executor, arch=arch, workspace=scratch,
+            logits.view(rows, width), seq_lens.view(rows), topk, block_table=block_table, page_size=PAGE,
+            next_n=next_n, out=None if output is None else output.indices, executor=executor, arch=arch,
+            workspace=scratch,
         )  # fmt: skip
         out, lse = sparse_mla(
             q_nope, q_pe, kv, ids, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink, lse_base=lse_base,
-            out=None if output is None else output.out, lse=None if output is None else output.lse, executor=executor,
-            arch=arch, workspace=scratch,
+            out=None if output is None else output.out, lse=None if output is None else output.lse,
+            executor=executor, arch=arch, workspace=scratch,
         )  # fmt: skip
     return output if output is not None else StepOutput(out, lse, ids)
 
@@ -132,24 +143,27 @@ def prefill(
 ) -> StepOutput:
     """Prefill of s query rows over one flat cache of skv tokens.
 
-    Logits are made and consumed a chunk of rows at a time. On a GPU two chunks are under way at once, the second on a
-    stream of the workspace's own, which waits for the present one and is waited for; so the workspace holds logits of two
-    chunks. By default these are 256 MB.
+    A chunk of rows is scored and selected at a time. On a GPU two chunks are in flight, the second on a
+    stream of the workspace, which synchronises with the current stream. The workspace has the logits of both
+    chunks, by default 256 MiB.
 
     Args:
         q_index: [s, index_heads, 128] float8_e4m3fn.
-        k_index, k_index_scales: [skv, 128] float8_e4m3fn and [skv] float32.
+        k_index: [skv, 128] float8_e4m3fn.
+        k_index_scales: [skv] float32.
         weights: [s, index_heads] float32.
-        k_start, k_end: [s] int32 window of keys of each row.
-        q_nope, q_pe: [s, heads, 512] and [s, heads, 64] bfloat16.
-        kv: cache of at least skv tokens; token j of it belongs to key j. Other arguments as `decode`.
-        rows_per_chunk: rows whose logits are made at once.
+        k_start, k_end: [s] int32, the first key of each row's window and the key after its last.
+        q_nope: [s, heads, 512] bfloat16.
+        q_pe: [s, heads, 64] bfloat16.
+        kv: the attention cache, of at least skv tokens; its token j belongs to key j.
+        rows_per_chunk: rows that are scored at once; by default as many as fit the bytes above.
+        sm_scale, topk, kpe, attn_sink, lse_base, output, workspace, executor, arch: as in `decode`.
 
     Returns:
-        The attention output, its lse and the selected key positions, counted from key 0.
+        The attention output, its lse and the positions of the selected keys, counted from key 0.
 
     Raises:
-        As the ops; attention's arguments as in `decode`.
+        ArgumentTypeError, InvalidArgumentError, NoVariantError: as in `decode`.
     """
     topk = _topk(topk)
     if rows_per_chunk is not None:
@@ -163,8 +177,9 @@ def prefill(
     with held:
         _select(*index, result.indices, rows_per_chunk, scratch, kept, executor=executor, arch=arch)
         sparse_mla(
-            q_nope, q_pe, kv, result.indices, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink, lse_base=lse_base,
-            out=result.out, lse=result.lse, executor=executor, arch=arch, workspace=scratch,
+            q_nope, q_pe, kv, result.indices, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink,
+            lse_base=lse_base, out=result.out, lse=result.lse, executor=executor, arch=arch,
+            workspace=scratch,
         )  # fmt: skip
     return result
 
@@ -182,20 +197,20 @@ def _select(
     kept: Workspace | None,
     **options: Any,
 ) -> None:
-    """Keys of each row of a prefill into `indices`, by scoring and selection of a chunk at a time."""
+    """Write the selected keys of a prefill's rows into `indices`, a chunk of rows at a time."""
     topk = indices.shape[1]
     concurrent = kept is not None and q_index.device.type == "cuda"
     parts, lanes, shape = _chunks(q_index.shape[0], k_index.shape[0], rows_per_chunk, concurrent)
     logits = _logits(kept, shape, q_index)
-    # Selection ends a window with the row of logits, which may be longer than there are keys.
+    # A row of logits may be longer than there are keys, and selection only clamps windows to the row.
     ends = k_end if shape[2] == k_index.shape[0] else k_end.clamp(max=k_index.shape[0])
     with _streams(scratch, q_index.device, lanes) as streams:
         for i, chunk in enumerate(parts):
             scored = logits[i % lanes, : chunk.stop - chunk.start]
             with streams[i % lanes]:
                 lightning_indexer_prefill(
-                    q_index[chunk], k_index, k_index_scales, weights[chunk], k_start[chunk], k_end[chunk], out=scored,
-                    skip_below=topk, workspace=scratch if lanes == 1 else None, **options,
+                    q_index[chunk], k_index, k_index_scales, weights[chunk], k_start[chunk], k_end[chunk],
+                    out=scored, skip_below=topk, workspace=scratch if lanes == 1 else None, **options,
                 )  # fmt: skip
                 topk_selector(
                     scored, ends[chunk], topk, row_starts=k_start[chunk], absolute=True, out=indices[chunk],
@@ -206,7 +221,7 @@ def _select(
 def _chunks(
     rows: int, keys: int, rows_per_chunk: int | None, concurrent: bool
 ) -> tuple[list[slice], int, tuple[int, int, int]]:
-    """The chunks of a prefill, how many are under way at once, and the shape of their logits: [lanes, rows, stride]."""
+    """A prefill's chunks, how many are in flight, and the shape of their logits: [lanes, rows, stride]."""
     stride = -(-keys // 4) * 4
     if rows_per_chunk is not None:
         bounds = [*range(0, rows, rows_per_chunk), rows]
@@ -223,7 +238,7 @@ def _chunks(
 def _streams(
     scratch: Workspace | None, device: torch.device, lanes: int
 ) -> Iterator[list[contextlib.AbstractContextManager[Any]]]:
-    """What enters each lane: the present stream, and beside it one that begins behind it and that it then waits for."""
+    """Contexts of the lanes: the current stream, and one that starts after it and that it waits for."""
     if scratch is None or lanes == 1:
         yield [contextlib.nullcontext()]
         return
@@ -238,10 +253,10 @@ def _streams(
 def _scratch(
     workspace: Workspace | None, q_index: torch.Tensor
 ) -> tuple[Workspace | None, contextlib.AbstractContextManager[Any], Workspace | None]:
-    """The workspace for the ops of a step, what keeps other threads out of it, and the one that logits are kept in.
+    """The workspace for a step's ops, the lock of it for the step, and the workspace for logits.
 
-    Where torch has to see the calls, the caller's workspace is handed on to the ops, each of which keeps others out for
-    as long as it needs to, and the logits, which outlive an op, are tensors of the caller's kind.
+    If torch has to see the calls, the ops get the caller's workspace, and each op locks it. There is no
+    workspace for logits then: they outlive an op, so they are tensors of the caller's kind.
     """
     if watched() or dispatched(q_index):
         return workspace, contextlib.nullcontext(), None
@@ -324,12 +339,12 @@ def _require_prefill(
                 name,
                 expected=f"{q_index.shape[0]} rows, as q_index",
                 got=f"shape {tuple(tensor.shape)}",
-                fix="pass one row a query",
+                fix="pass one row for each query",
             )
 
 
 def _require(name: str, tensor: torch.Tensor, rank: int) -> None:
-    """A contiguous tensor of that many dimensions: memory as large as its shape says, before more is allocated."""
+    """Require a contiguous tensor of `rank` dimensions, before the step allocates memory by its shape."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_nested:
         require_dense(name, tensor)
     if tensor.dim() != rank:

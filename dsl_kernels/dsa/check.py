@@ -1,9 +1,8 @@
-"""The check of a DSA step: every op against its reference on the inputs it was given, and the chain.
+"""The check of a DSA step: every op against its reference on the op's own inputs, and the whole chain.
 
-Two correct kernels may select differently at the boundary, because their scores differ in the last bits. The
-chain is therefore judged by the scores of what was selected (the rule of flashinfer-bench: slot by slot, 1e-2
-absolute and relative), and its output against a reference that selects for itself only where both selected
-the same tokens.
+Two correct kernels may select different tokens at the boundary, as their scores differ in the last bits. So
+the chain is judged by the scores of the selected tokens, slot by slot within 1e-2 absolute or relative (the
+rule of flashinfer-bench). Its output must only match the reference's if both selected the same tokens.
 """
 
 from __future__ import annotations
@@ -28,10 +27,16 @@ OUT_TOLERANCE = 3e-3
 def run_checked(
     inputs: StepInputs, *, sample: int = 4, **options: Any
 ) -> tuple[dsa.StepOutput, dict[str, Comparison]]:
-    """Run a step, and compare each op on what it was given, and the chain as a whole, with the references.
+    """Run a step, and compare each op and the whole chain with the references.
 
     Args:
-        sample: sequences (or prefill rows) that are compared, spread evenly from the first to the last.
+        inputs: the step.
+        sample: how many sequences, or rows of a prefill, to compare, spread evenly from the first to the
+            last.
+        options: arguments of `inputs.run`, such as `executor`; not `workspace`.
+
+    Returns:
+        The step's output, and comparisons by op name and for "chain".
     """
     workspace = Workspace()
     output = inputs.run(workspace=workspace, **options)
@@ -42,7 +47,17 @@ def run_checked(
 def check(
     inputs: StepInputs, output: dsa.StepOutput, workspace: Workspace, sample: int = 4
 ) -> dict[str, Comparison]:
-    """Comparisons by op name and for "chain"; reads the logits that the step left in `workspace`."""
+    """Compare the output of a step with the references.
+
+    Args:
+        inputs: the step.
+        output: its output.
+        workspace: the workspace of its run, which still has the logits.
+        sample: as in `run_checked`.
+
+    Returns:
+        Comparisons by op name and for "chain".
+    """
     part = (
         _decode_part(inputs, workspace, sample)
         if inputs.kind == "decode"
@@ -106,7 +121,7 @@ def _decode_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict[
 def _pages_in_use(
     cache: torch.Tensor, table: torch.Tensor, lens: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The pages that the table names within the lengths, flat, and the table renumbered to them."""
+    """The pages that the table names within the lengths, flat, and the table with their new numbers."""
     live = torch.arange(table.shape[1], device=table.device) < -(-lens.amax(dim=1, keepdim=True) // PAGE)
     pages = table[live].unique()
     local = torch.searchsorted(pages, table.clamp(min=0)).to(torch.int32)
@@ -115,10 +130,10 @@ def _pages_in_use(
 
 
 def _prefill_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict[str, Any]:
-    """Rows of the last chunk: its logits are what the workspace still holds."""
+    """Rows of the last chunk, whose logits the workspace still has."""
     t = inputs.tensors
     device, keys, total = t["k_index"].device, t["k_index"].shape[0], t["q_index"].shape[0]
-    # Rows of a chunk are `dsa.prefill`'s own here.
+    # The chunks of `dsa.prefill` by its default.
     parts, lanes, shape = dsa._chunks(total, keys, None, concurrent=device.type == "cuda")
     last = parts[-1]
     picked = _spread(last.stop - last.start, sample).to(device)
@@ -152,7 +167,7 @@ def _prefill_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict
 
 
 class AttentionInputs(Protocol):
-    """What attention needs of a step's inputs."""
+    """The part of a step's inputs that attention needs."""
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]: ...
@@ -167,7 +182,7 @@ class AttentionInputs(Protocol):
 
 
 def _attention(inputs: AttentionInputs, rows: torch.Tensor, indices: torch.Tensor) -> dict[str, Any]:
-    """Inputs of the sparse_mla problem, its cache reduced to the tokens in use."""
+    """Inputs of the sparse_mla problem, with a cache of the selected tokens only."""
     t = inputs.tensors
     tokens = indices[indices >= 0].unique().long()
     local = torch.where(indices >= 0, torch.searchsorted(tokens, indices.long().clamp(min=0)), -1).to(
@@ -176,15 +191,17 @@ def _attention(inputs: AttentionInputs, rows: torch.Tensor, indices: torch.Tenso
     cache = {name: held[tokens] if len(tokens) else held[:1] for name, held in inputs.cache_rows().items()}
     heads = t["q_nope"].shape[1]
     sink = t.get("attn_sink")
+    if sink is None:
+        sink = torch.full((heads,), float("-inf"), dtype=torch.float32, device=rows.device)
     return {
         "q_nope": t["q_nope"][rows], "q_pe": t["q_pe"][rows], **cache, "indices": local,
-        "attn_sink": sink if sink is not None else torch.full((heads,), float("-inf"), dtype=torch.float32, device=rows.device),
+        "attn_sink": sink,
         "sm_scale": inputs.sm_scale, "lse_scale": 1.0 if inputs.lse_base == "2" else 0.6931471805599453,
     }  # fmt: skip
 
 
 def compare(op: str, form: str, given: Mapping[str, Any], got: Mapping[str, torch.Tensor]) -> Comparison:
-    """Outputs against the reference of an op's problem on these inputs, wherever their tensors lie."""
+    """Compare outputs with the reference of an op's problem on these inputs, on any devices."""
     problem = problems.get(op)
     expected = problem.reference(form, given)
     placed = {name: got[name].to(expected[name].device) for name in expected}
@@ -198,7 +215,7 @@ def compare(op: str, form: str, given: Mapping[str, Any], got: Mapping[str, torc
 def _chain(
     inputs: StepInputs, part: Mapping[str, Any], rows: torch.Tensor, got: Mapping[str, torch.Tensor]
 ) -> Comparison:
-    """Judge the selection by float64 scores, and the output where the selection is the reference's own."""
+    """Judge the selection by float64 scores, and the output if both selected the same tokens."""
     result = Comparison()
     scored = problems.get("lightning_indexer").reference(inputs.kind, {**part["indexer"], "skip_below": 0})[
         "logits"
@@ -219,9 +236,9 @@ def _chain(
         columns = [_positions(ids, selector, row) for ids in (mine, theirs)]
         if not _inside(columns[0], selector, row):
             result.demand(
-                f"row {int(rows[row])} selects tokens of its own",
+                f"row {int(rows[row])} selects its own tokens",
                 False,
-                "an id lies outside its pages or its length",
+                "an id is outside of the row's pages or its length",
             )
             continue
         total += len(theirs)
@@ -250,7 +267,7 @@ def _inside(columns: torch.Tensor, selector: Mapping[str, Any], row: int) -> boo
 
 
 def _positions(ids: torch.Tensor, selector: Mapping[str, Any], row: int) -> torch.Tensor:
-    """Columns of the scores that global ids stand for; -1 for an id outside the row's pages."""
+    """The columns of global ids in the scores; -1 for an id outside of the row's pages."""
     page = selector["page_size"]
     if page == 0:
         return ids

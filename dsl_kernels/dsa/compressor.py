@@ -1,7 +1,8 @@
-"""The compressor of DeepSeek-V4 in torch: rows of its compressed caches, from what a model gives for each token.
+"""The compressor of DeepSeek-V4 in torch: rows of its compressed caches from a model's values of tokens.
 
-A row stands for `ratio` tokens. It is a softmax over a window of tokens, a channel at a time, then RMSNorm and rope; its bytes are
-those that attention (584 a row) or the indexer (132) reads. `dsa.v4.compress_rows` is the kernel, whose bytes are these.
+A row stands for `ratio` tokens: a softmax over a window of tokens for each channel, then RMSNorm and rope.
+`store` writes the bytes that attention (584 a row) or the indexer (132 a row) reads. The kernel
+`dsa.v4.compress_rows` writes the same bytes.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Compressed(NamedTuple):
     """Compressed rows of a sequence.
 
     Attributes:
-        rows: [m, dim] of the dtype that was asked for.
-        first: the number of the first one among those of the sequence; number i stands for the tokens i * ratio to
+        rows: [m, dim], of the dtype that `compress` calculates in.
+        first: the number of the first row in its sequence. Row i stands for the tokens i * ratio to
             (i + 1) * ratio - 1.
     """
 
@@ -54,42 +55,51 @@ def compress(
 ) -> Compressed:
     """The compressed rows of consecutive tokens of one sequence.
 
-    A row is made of the window of `parts` * ratio tokens that ends with the last token it stands for; tokens before the sequence
-    are left out. Token number j of a window uses part j // ratio of its channels, so that windows of two parts overlap.
+    A row's window has `parts` * ratio tokens and ends with the last token that the row stands for; tokens
+    before the sequence are left out. Token j of a window uses part j // ratio of its channels, so windows of
+    two parts overlap.
 
     Args:
-        kv, scores: [n, parts * dim] float32, of the tokens from `first` on; parts is 1, or 2 where windows overlap (a ratio of 4).
+        kv: [n, parts * dim] float32, values of the tokens from `first` on. `parts` is 1, or 2 if windows
+            overlap (ratio 4 in DeepSeek-V4).
+        scores: [n, parts * dim] float32, their scores before the softmax.
         ape: [ratio, parts * dim] float32, added to the scores by position modulo ratio.
-        weight: [dim] of the norm.
-        ratio: tokens a row stands for: 4 or 128 in DeepSeek-V4.
-        first: position of the first token that is given. A row is made where all tokens of its window are.
-        eps: of the norm.
-        theta, rope_dim: the last dims are rotated in pairs of neighbours, by the position of the first token of the row.
-        dtype: what is calculated in, float64 or float32.
+        weight: [dim], the weight of the norm.
+        ratio: tokens that a row stands for: 4 or 128 in DeepSeek-V4.
+        first: the position of the first token in `kv`. Only rows whose whole window is in `kv` are returned.
+        eps: added to the mean of squares in the norm, 0 to 1.
+        theta: the base of the rope, 1 to 1e12.
+        rope_dim: how many of the last dims are rotated, in pairs of neighbours, by the position of the row's
+            first token.
+        dtype: the dtype of the calculation, float64 or float32.
 
     Returns:
-        The rows that are complete, in order.
+        The complete rows, in order.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: shapes that do not fit each other, or numbers out of range.
+        ArgumentTypeError, InvalidArgumentError: shapes do not fit each other, or a number is out of range.
     """
     for name, tensor in (("kv", kv), ("scores", scores), ("ape", ape), ("weight", weight)):
         require_dense(name, tensor)
     require(
-        "weight", weight.dim() == 1 and len(weight) > 0, "[dim]", str(tuple(weight.shape)), "pass the norm's"
+        "weight",
+        weight.dim() == 1 and len(weight) > 0,
+        "[dim]",
+        str(tuple(weight.shape)),
+        "pass the norm's weight",
     )
     ratio, first = integer("ratio", ratio, 1, INT32_MAX), integer("first", first, 0, INT32_MAX)
     eps, theta = finite("eps", eps, 0.0, 1.0), finite("theta", theta, 1.0, 1e12)
     dim = len(weight)
     rope_dim = integer("rope_dim", rope_dim, 0, dim)
-    require("rope_dim", rope_dim % 2 == 0, "an even number", str(rope_dim), "rotate whole pairs")
+    require("rope_dim", rope_dim % 2 == 0, "an even number", str(rope_dim), "pass an even number of dims")
     width = kv.shape[1] if kv.dim() == 2 else 0
     require(
         "kv",
         width > 0 and width % dim == 0,
         f"[n, parts * {dim}]",
         str(tuple(kv.shape)),
-        "pass whole parts of weight's dims",
+        "pass rows of one or more parts, each as long as weight",
     )
     for name, tensor, shape in (("scores", scores, tuple(kv.shape)), ("ape", ape, (ratio, width))):
         require(
@@ -106,7 +116,7 @@ def compress(
     positions = torch.arange(first, first + n, device=kv.device)
     values = kv.to(dtype)
     weights = scores.to(dtype) + ape.to(dtype)[positions % ratio]
-    # A window begins with the tokens of `parts - 1` rows before its own, or with the sequence.
+    # A window begins with the tokens of the preceding `parts - 1` rows, or with the sequence.
     begin = -(-first // ratio) + parts - 1 if first else 0
     made = []
     for number in range(begin, (first + n) // ratio):
@@ -126,7 +136,7 @@ def compress(
 
 
 def _rotated(rows: torch.Tensor, positions: torch.Tensor, theta: float, rope_dim: int) -> torch.Tensor:
-    """Rows whose last dims are rotated, in pairs of neighbours."""
+    """The rows with their last dims rotated, in pairs of neighbours."""
     kept = rows.shape[1] - rope_dim
     exponents = torch.arange(0, rope_dim, 2, dtype=torch.float64, device=rows.device) / max(1, rope_dim)
     angles = positions.double()[:, None] * torch.exp(-math.log(theta) * exponents)
@@ -139,16 +149,20 @@ def _rotated(rows: torch.Tensor, positions: torch.Tensor, theta: float, rope_dim
 def store(
     compressed: Compressed, cache: torch.Tensor, block_table: torch.Tensor, *, page_size: int | None = None
 ) -> None:
-    """Write compressed rows into a paged cache, quantised: rows of 512 dims into one of 584 bytes a row, of 128 into one of 132.
+    """Quantise compressed rows and write them into a paged cache.
+
+    Rows of 512 dims take 584 bytes each, rows of 128 dims 132 bytes.
 
     Args:
-        compressed: of one sequence.
-        cache: [pages, page_size, 1, 584] or [pages, page_size, 1, 132] uint8, block-planar; pages may lie apart.
-        block_table: [max_pages] int32, the pages of the sequence by compressed position.
-        page_size: rows a page, where `cache` does not say it by its shape.
+        compressed: rows of one sequence.
+        cache: [pages, page_size, 1, 584] or [pages, page_size, 1, 132] uint8, block-planar; there may be gaps
+            between pages.
+        block_table: [max_pages] int32, the sequence's pages in `cache`.
+        page_size: rows of a page; by default the second extent of `cache`.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: another width, or rows that the table does not reach.
+        ArgumentTypeError, InvalidArgumentError: rows or a cache of another width, or too few pages in the
+            table.
     """
     rows, first = compressed
     for name, tensor in (("rows", rows), ("cache", cache), ("block_table", block_table)):
@@ -159,14 +173,14 @@ def store(
         rows.shape[1] in by_dim,
         f"{LATENT_DIM} or {INDEX_DIM} dims",
         str(rows.shape[1]),
-        "pass whole rows",
+        "pass all dims of the rows",
     )
     row_bytes, tail = by_dim[rows.shape[1]]
     size = page_size if page_size is not None else cache.shape[1]
     fits = cache.dim() == 4 and tuple(cache.shape[1:]) == (size, 1, row_bytes + tail)
     require(
         "cache", fits, f"[pages, {size}, 1, {row_bytes + tail}] bytes", str(tuple(cache.shape)),
-        "pass the cache of this kind of rows",
+        "pass the cache for rows of these dims",
     )  # fmt: skip
     require(
         "cache",
@@ -178,10 +192,10 @@ def store(
     reach = block_table.dim() == 1 and -(-(first + len(rows)) // size) <= len(block_table)
     require(
         "block_table", reach, f"the pages of {first + len(rows)} rows", str(tuple(block_table.shape)),
-        "pass the sequence's line, long enough",
+        "pass all pages of the sequence",
     )  # fmt: skip
     pack = pack_v4_pages if rows.shape[1] == LATENT_DIM else pack_index_keys
-    # The model's rows are bf16 when they are quantised; a page of one row is its values and then its scales.
+    # The model quantises bf16 rows. A page of one row has its values first and then its scales.
     packed = pack(rows.to(torch.bfloat16)[:, None]).reshape(len(rows), row_bytes + tail)
     number = torch.arange(first, first + len(rows), device=rows.device)
     page, place = block_table[number // size].long(), number % size

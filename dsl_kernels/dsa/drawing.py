@@ -1,4 +1,4 @@
-"""Random inputs of a DSA step: caches that hold something, and queries with the lengths, pages or windows of their rows."""
+"""Random inputs of a DSA step: filled caches, and queries with their lengths, pages or windows."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 def decode_caches(
     size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
+    """The caches of a decode step that `held` lacks.
+
+    Args:
+        size: the step's sizes.
+        device: where to draw them.
+        generator: of that device.
+        held: tensors of the step by name.
+
+    Returns:
+        `k_index_cache` [pages, 64, 1, 132] bytes, and `kv`, with `kpe` for kv "bf16", [pages, 64, ...].
+    """
     pages, made = size.pool, {}
     if "k_index_cache" not in held:
         made["k_index_cache"] = _index_cache(pages, device, generator)
@@ -84,13 +95,25 @@ def _index_queries(
 
 
 def part_of(order: torch.Tensor, turn: int, count: int) -> torch.Tensor:
-    """The next `count` elements of an order for each turn, [count]; from the front again where it ends."""
+    """The `count` elements of an order for a turn, [count]; the order repeats after its end."""
     return order[(turn * count + torch.arange(count, device=order.device)) % len(order)]
 
 
 def decode_queries(
     size: StepSize, device: torch.device, generator: torch.Generator, order: torch.Tensor, turn: int
 ) -> dict[str, torch.Tensor]:
+    """Queries, weights, lengths and block table of a decode step.
+
+    Args:
+        size: the step's sizes.
+        device: where to draw them.
+        generator: of that device.
+        order: [pages] int64, a random order of the cache's pages.
+        turn: the number of the set; sets take their pages from the order in turn.
+
+    Returns:
+        The tensors by argument name of `dsa.decode`.
+    """
     b, each = size.batch, size.pages_per_sequence
     if size.pool >= b * each:
         table = part_of(order, turn, b * each).view(b, each)
@@ -114,6 +137,12 @@ def decode_queries(
 def prefill_caches(
     size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
+    """The caches of a prefill step that `held` lacks; arguments as in `decode_caches`.
+
+    Returns:
+        `k_index` [context, 128] float8_e4m3fn, `k_index_scales` [context] float32, and `kv`, with `kpe` for kv
+        "bf16", [context, ...].
+    """
     n, made = size.context, {}
     if "k_index" not in held:
         keys, scales = unpack_index_keys(_index_cache(-(-n // PAGE), device, generator))
@@ -127,6 +156,11 @@ def prefill_caches(
 def prefill_queries(
     size: StepSize, device: torch.device, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
+    """Queries, weights and windows of a prefill step, whose rows are the last ones of the context.
+
+    Returns:
+        The tensors by argument name of `dsa.prefill`.
+    """
     ends = size.context - size.rows + 1 + torch.arange(size.rows, device=device)
     return {
         **_index_queries((size.rows, size.index_heads), device, generator),

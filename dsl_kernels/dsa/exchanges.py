@@ -1,12 +1,15 @@
-"""Which way an exchange between ranks goes: a rule from counted bytes and a model of each way's time.
+"""Chooses how ranks exchange bytes, from the bytes and a model of each way's time.
 
-An exchange has every rank give as many bytes. By `collectives` the group gathers them; by `copy` a rank passes a barrier of
-symmetric memory and copies its peers' buffers beside its own; by `direct` the kernel that merges reads the peers' buffers
-itself behind the barrier, which saves a launch, and the bytes that it does not use.
+Every rank gives as many bytes to an exchange. There are three ways:
 
-The figures are a model. What collectives and the copy take is fitted to steps of two and four H200 of one host (2026-11-28,
-docs/parallel.md); what the direct way takes follows from the copy's; docs/parallel.md has its measured steps. Of a kernel's own work only
-what it reads from peers counts: the merging kernels do the same either way.
+- `collectives`: the group gathers the bytes.
+- `copy`: a rank passes a barrier of symmetric memory, and copies its peers' buffers.
+- `direct`: after the barrier the merging kernel itself reads the peers' buffers. That saves a launch, and the
+  bytes that the kernel does not use.
+
+The times are a model. Those of collectives and the copy are fitted to steps of two and four H200 of one host
+(2026-11-28, docs/parallel.md). The time of the direct way follows from that of the copy; docs/parallel.md has
+measured steps. Of a kernel's work only its reads from peers count, as the rest is the same in all ways.
 """
 
 from __future__ import annotations
@@ -18,25 +21,26 @@ from ..problems.peers import MOST_PEERS
 
 COLLECTIVES, COPY, DIRECT = WAYS = ("collectives", "copy", "direct")
 
-# An all-gather takes GATHER_US up to GATHER_FREE bytes received, then the less of two lines: one of GATHER_RATE from there
-# on, and one of LARGE_GATHER_RATE from LARGE_GATHER_US on. Rates are bytes a microsecond.
+# An all-gather takes GATHER_US up to GATHER_FREE received bytes. More bytes take the lesser of two times:
+# GATHER_US and the further bytes at GATHER_RATE, or LARGE_GATHER_US and all bytes at LARGE_GATHER_RATE. Rates
+# are bytes a microsecond.
 GATHER_US, GATHER_FREE, GATHER_RATE = 8.0, 512 << 10, 50e3
 LARGE_GATHER_US, LARGE_GATHER_RATE = 20.0, 230e3
-# A barrier of symmetric memory, and the copy after it with its launch.
+# Microseconds of a barrier of symmetric memory, and of launching the copy after it.
 BARRIER_US, COPY_US = 3.0, 3.0
-# What the first bytes from a peer take longer than from this GPU's memory.
+# Microseconds that the first bytes from a peer take longer than from this GPU's memory.
 LATENCY_US = 1.5
-# What kernels read from peers: so many bytes of an exchange, and the rest of a large one.
+# Rates of reads from peers: for the first LARGE bytes of an exchange, and for the rest.
 READ_RATE, LARGE, LARGE_READ_RATE = 300e3, 8 << 20, 154e3
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What travels.
+    """The bytes of an exchange.
 
     Attributes:
         given: bytes that each rank gives.
-        read: bytes that the kernel which merges reads of each peer's; None where none reads there.
+        read: bytes that the merging kernel reads from each peer; None if no kernel can read peers' memory.
     """
 
     given: int
@@ -44,7 +48,7 @@ class Exchange:
 
 
 def predicted(way: str, exchange: Exchange, ranks: int) -> float:
-    """Microseconds of an exchange between so many ranks, by a model; infinite where it cannot go that way."""
+    """Microseconds of an exchange between `ranks` ranks by a model; infinite if this way is not possible."""
     received = (ranks - 1) * exchange.given
     if way == COLLECTIVES:
         further = max(0, received - GATHER_FREE)
@@ -61,9 +65,9 @@ def _read(received: int) -> float:
 
 
 def fastest(exchange: Exchange, ranks: int, ways: Iterable[str] = WAYS) -> str:
-    """The way of these with the least predicted time, the first where several have it.
+    """The way with the least predicted time, the first of equals; `copy` if none of `ways` is possible.
 
-    Where none of them can, a copy. Every rank gets the same answer, as it follows from sizes alone.
+    Every rank gets the same answer, as it follows from sizes alone.
     """
     best = min(ways, key=lambda way: predicted(way, exchange, ranks))
     return COPY if predicted(best, exchange, ranks) == float("inf") else best

@@ -1,9 +1,10 @@
-"""DeepSeek Sparse Attention over a context that the ranks of a process group share: exact, two exchanges a step.
+"""DeepSeek Sparse Attention, exact, over a context that ranks share, with two exchanges a step.
 
-Each rank scores its own keys and selects its topk among them. The best of all lie among the best of each, so these
-travel once, as entries of score and position; every rank then selects among them alike, by score and global position.
-Each rank attends to the selected tokens that it holds, and the partial outputs travel once. They are merged in the
-order of the ranks. Nothing is read back: a step can be captured in a CUDA graph, its exchanges with it.
+Each rank scores its own keys and selects its topk of them. The best of all keys are among the best of each
+rank, so the ranks exchange these once, as entries of score and position. Every rank then selects among all
+entries in the same way, by score and global position. Each rank attends to the selected tokens that it has,
+and the ranks exchange their partial outputs once and merge them in the order of the ranks. The host reads
+nothing back, so a CUDA graph can capture a step with its exchanges.
 """
 
 from __future__ import annotations
@@ -75,27 +76,31 @@ def decode(
     executor: str | None = None,
     arch: str | None = None,
 ) -> StepOutput:
-    """One decode step of b sequences with next_n queries each, on every rank of a sharding alike.
+    """One decode step of b sequences with next_n queries each; every rank of a sharding calls it.
 
     Args:
-        q_index, weights, q_nope, q_pe, attn_sink, sm_scale, topk, lse_base: as `dsa.decode`, the same on every rank.
+        q_index, weights, q_nope, q_pe, attn_sink, sm_scale, topk, lse_base: as in `dsa.decode`, the same on
+            every rank.
         seq_lens: [b, next_n] int32, tokens of the whole context that each query sees, the same on every rank.
-        k_index_cache, kv, kpe: this rank's caches, as many pages on every rank.
+        k_index_cache, kv, kpe: this rank's caches, with the same number of pages on every rank.
         block_table: [b, max_pages] int32, this rank's pages in the order of its tokens; tables may differ.
-        sharding: the ranks, and which positions each holds.
-        split_heads: each rank has its own heads of q_nope, q_pe and attn_sink (tensor parallelism over the same ranks), as
-            many on every rank, and gets those of out and lse. Queries are exchanged first, so that a rank attends for all.
-        lengths: `sharding.lengths(seq_lens.view(-1), topk)`, which the layers of a model share; worked out by default.
-        output, workspace, executor, arch: as `dsa.decode`.
+        sharding: the ranks, and the positions that each of them has.
+        split_heads: each rank passes its own heads of q_nope, q_pe and attn_sink, the same number on every
+            rank (tensor parallelism over the same ranks), and gets its heads of out and lse. The ranks
+            exchange the queries first, so that each rank attends for all heads.
+        lengths: `sharding.lengths(seq_lens.view(-1), topk)`, which the layers of a model can share; computed
+            by default.
+        output, workspace, executor, arch: as in `dsa.decode`.
 
     Returns:
-        The step's output, equal bit for bit on all ranks but for split heads. Ids name tokens of the caches put end to end in the order of
-        the ranks: rank * pages * 64 + the rank's own id. They ascend by position in the sequence, as one GPU's would
-        over that cache.
+        The step's output. It is equal bit for bit on all ranks, except that ranks with split heads have their
+        own heads. Ids number the tokens of all caches in the order of the ranks: rank * pages * 64 + the
+        rank's own id. They ascend by position in the sequence, as they would on one GPU.
 
     Raises:
-        As `dsa.decode`. ExchangeError: a rank did not come to an exchange. InvalidArgumentError: ranks differ in shapes
-            or options, where DSL_KERNELS_CHECK_VALUES is set. Outputs of a call that fails are not written.
+        ArgumentTypeError, InvalidArgumentError, NoVariantError: as in `dsa.decode`; with
+            DSL_KERNELS_CHECK_VALUES also if the ranks differ in shapes or options.
+        ExchangeError: a rank did not come to an exchange. A call that fails does not write its outputs.
     """
     _require_kind("sharding", sharding, Sharding)
     with sharding.step("decode"):
@@ -113,9 +118,9 @@ def decode(
                 )
         base = _first_id(sharding, k_index_cache, kv)
         _agree(
-            sharding, {"seq_lens": seq_lens}, topk=topk, sm_scale=sm_scale, lse_base=lse_base, executor=executor, arch=arch,
-            q_index=q_index, weights=weights, q_nope=q_nope, q_pe=q_pe, attn_sink=attn_sink, k_index_cache=k_index_cache,
-            kv=kv, kpe=kpe, split_heads=split_heads,
+            sharding, {"seq_lens": seq_lens}, topk=topk, sm_scale=sm_scale, lse_base=lse_base,
+            executor=executor, arch=arch, q_index=q_index, weights=weights, q_nope=q_nope, q_pe=q_pe,
+            attn_sink=attn_sink, k_index_cache=k_index_cache, kv=kv, kpe=kpe, split_heads=split_heads,
         )  # fmt: skip
         (b, next_n), width = seq_lens.shape, block_table.shape[1] * PAGE
         rows = b * next_n
@@ -136,18 +141,19 @@ def decode(
             logits = logits.view(rows, width)
             given, entries = _entries(sharding, 3, rows, topk, q_index.device, ENTRIES[0], kept)
             topk_selector(
-                logits, lengths.ends, topk, block_table=block_table, page_size=PAGE, next_n=next_n, out=entries[ID],
-                values=entries[SCORE].view(torch.float32), positions=entries[TOKEN], **options,
+                logits, lengths.ends, topk, block_table=block_table, page_size=PAGE, next_n=next_n,
+                out=entries[ID], values=entries[SCORE].view(torch.float32), positions=entries[TOKEN],
+                **options,
             )  # fmt: skip
             tokens = k_index_cache.shape[0] * PAGE
             ids = _selected(sharding, given, entries, lengths.entries, tokens, ENTRIES[0], kept, options)
             own = ids - base
             if env.CHECK_VALUES.get():
-                # Attention takes ids of no token for padding, and refuses them where values are checked.
+                # Attention reads ids outside of its cache as padding, but refuses them if values are checked.
                 own.masked_fill_((own < 0) | (own >= k_index_cache.shape[0] * PAGE), -1)
             return _attend(
-                sharding, q_nope, q_pe, kv, own, ids, kept, output, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink,
-                lse_base=lse_base, split_heads=split_heads, options=options,
+                sharding, q_nope, q_pe, kv, own, ids, kept, output, sm_scale=sm_scale, kpe=kpe,
+                attn_sink=attn_sink, lse_base=lse_base, split_heads=split_heads, options=options,
             )  # fmt: skip
 
 
@@ -176,22 +182,26 @@ def prefill(
     executor: str | None = None,
     arch: str | None = None,
 ) -> StepOutput:
-    """Prefill of s query rows over a flat cache that the ranks share, on every rank alike.
+    """Prefill of s query rows over a flat cache that the ranks share; every rank of a sharding calls it.
 
-    A chunk of rows is scored, selected and exchanged at a time; partial outputs of all rows are exchanged at the end.
+    A chunk of rows is scored, selected and exchanged at a time. The ranks exchange the partial outputs of all
+    rows at the end.
 
     Args:
-        q_index, weights, q_nope, q_pe, attn_sink, sm_scale, topk, lse_base: as `dsa.prefill`, the same on every rank.
-        k_start, k_end: [s] int32 window of each row, in positions of the whole context.
-        k_index, k_index_scales, kv, kpe: this rank's keys in the order of their positions, as many on every rank: where a
-            rank has fewer, spare ones at the end, which no window reaches.
-        sharding, split_heads: as `decode`. Other arguments as `dsa.prefill`.
+        q_index, weights, q_nope, q_pe, attn_sink, sm_scale, topk, lse_base: as in `dsa.prefill`, the same on
+            every rank.
+        k_start, k_end: [s] int32, each row's window in positions of the whole context.
+        k_index, k_index_scales, kv, kpe: this rank's keys in the order of their positions, the same number on
+            every rank. A rank with fewer keys pads them at the end, where no window reaches.
+        sharding, split_heads: as in `decode`.
+        rows_per_chunk, output, workspace, executor, arch: as in `dsa.prefill`.
 
     Returns:
-        The step's output, equal bit for bit on all ranks but for split heads; ids are positions in the whole context.
+        The step's output, equal bit for bit on all ranks, except for split heads; ids are positions in the
+        whole context.
 
     Raises:
-        As `decode`.
+        ArgumentTypeError, InvalidArgumentError, NoVariantError, ExchangeError: as in `decode`.
     """
     _require_kind("sharding", sharding, Sharding)
     with sharding.step("prefill"):
@@ -203,8 +213,9 @@ def prefill(
             rows_per_chunk = integer("rows_per_chunk", rows_per_chunk, 1)
         _agree(
             sharding, {"k_start": k_start, "k_end": k_end}, topk=topk, sm_scale=sm_scale, lse_base=lse_base,
-            executor=executor, arch=arch, rows_per_chunk=rows_per_chunk, q_index=q_index, weights=weights, q_nope=q_nope,
-            q_pe=q_pe, attn_sink=attn_sink, k_index=k_index, kv=kv, kpe=kpe, split_heads=split_heads,
+            executor=executor, arch=arch, rows_per_chunk=rows_per_chunk, q_index=q_index, weights=weights,
+            q_nope=q_nope, q_pe=q_pe, attn_sink=attn_sink, k_index=k_index, kv=kv, kpe=kpe,
+            split_heads=split_heads,
         )  # fmt: skip
         rows, keys = q_index.shape[0], k_index.shape[0]
         stride = -(-keys // 4) * 4
@@ -236,15 +247,15 @@ def prefill(
                 )  # fmt: skip
                 ids[part] = _selected(sharding, given, entries, lengths.entries[part], 0, slot, kept, options)
             return _attend(
-                sharding, q_nope, q_pe, kv, sharding.tokens(ids), ids, kept, output, sm_scale=sm_scale, kpe=kpe,
-                attn_sink=attn_sink, lse_base=lse_base, split_heads=split_heads, options=options,
+                sharding, q_nope, q_pe, kv, sharding.tokens(ids), ids, kept, output, sm_scale=sm_scale,
+                kpe=kpe, attn_sink=attn_sink, lse_base=lse_base, split_heads=split_heads, options=options,
             )  # fmt: skip
 
 
 def _entries(
     sharding: Sharding, planes: int, rows: int, topk: int, device: torch.device, slot: int, kept: Workspace
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Room for what a rank gives of its best tokens: the bytes, and the same as [planes, rows, topk] int32."""
+    """Memory for the entries that a rank gives: the bytes, and a view [planes, rows, topk] int32 of them."""
     given = sharding.buffer(slot, 4 * planes * rows * topk, device, kept)
     return given, given.view(torch.int32).view(planes, rows, topk)
 
@@ -261,8 +272,8 @@ def _selected(
 ) -> torch.Tensor:
     """Ids of the topk best among the entries of all ranks, [rows, topk] int32, by ascending position.
 
-    In the order of their positions, entries that tie are selected as on one GPU. Ids are those of the ranks' caches of
-    `tokens` tokens each, end to end, or positions where entries have no ids.
+    Entries are in the order of their positions, so ties are selected as on one GPU. Ids number the tokens of
+    all ranks' caches, of `tokens` tokens each; entries without ids give positions.
     """
     what, named = "entries", {"interleave": sharding.interleave, "rank_stride": tokens, **options}
     taken = sharding.ranks * entries.shape[2] <= MOST_LISTED
@@ -303,7 +314,7 @@ def _attend(
         q_nope, q_pe = _every_head(sharding, q_nope, q_pe, kept)
     rows, heads, _ = q_nope.shape
     size = rows * heads * LATENT_DIM * 2
-    # The parts of all ranks begin where 16 bytes do.
+    # Each rank's part is padded to a multiple of 16 bytes.
     given = sharding.buffer(PARTIALS, size + -(-rows * heads // 4) * 16, q_nope.device, kept)
     outs, lses = _partials(given[None], rows, heads)
     sparse_mla(
@@ -313,7 +324,7 @@ def _attend(
         "lse_scale": LSE_SCALE[lse_base], "out": result.out, "lse": result.lse, **options,
     }  # fmt: skip
     what = "partial outputs"
-    # Of split heads a kernel reads its rank's only.
+    # With split heads a kernel only reads its rank's heads.
     own_heads = heads // sharding.ranks if split_heads else heads
     way = sharding.way(Exchange(len(given), rows * own_heads * (2 * LATENT_DIM + 4)))
     if way == DIRECT:
@@ -330,7 +341,7 @@ def _attend(
 def _every_head(
     sharding: Sharding, q_nope: torch.Tensor, q_pe: torch.Tensor, kept: Workspace
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries [rows, ranks * heads, ...] of all ranks' heads."""
+    """The queries of all ranks' heads, [rows, ranks * heads, ...]."""
     rows, heads, _ = q_nope.shape
     require_dense("q_pe", q_pe)
     if (
@@ -339,8 +350,8 @@ def _every_head(
         or q_nope.dtype != torch.bfloat16
     ):
         raise InvalidArgumentError(
-            "q_pe", expected=f"shape {(rows, heads, ROPE_DIM)} of bfloat16, as q_nope", got=f"{tuple(q_pe.shape)} of {q_pe.dtype}",
-            fix="make the operands agree",
+            "q_pe", expected=f"shape {(rows, heads, ROPE_DIM)} of bfloat16, as q_nope",
+            got=f"{tuple(q_pe.shape)} of {q_pe.dtype}", fix="make the operands agree",
         )  # fmt: skip
     width = LATENT_DIM + ROPE_DIM
     given = sharding.buffer(QUERIES, rows * heads * width * 2, q_nope.device, kept)
@@ -355,7 +366,7 @@ def _every_head(
 
 
 def _partials(given: torch.Tensor, rows: int, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs [ranks, rows, heads, 512] and lse [ranks, rows, heads] in the bytes [ranks, size] of an exchange."""
+    """Views of outputs [ranks, rows, heads, 512] and lse [ranks, rows, heads] in bytes [ranks, size]."""
     size = rows * heads * LATENT_DIM * 2
     outs = given[:, :size].view(torch.bfloat16).view(len(given), rows, heads, LATENT_DIM)
     lses = given[:, size : size + 4 * rows * heads].view(torch.float32).view(len(given), rows, heads)
@@ -363,7 +374,7 @@ def _partials(given: torch.Tensor, rows: int, heads: int) -> tuple[torch.Tensor,
 
 
 def _rows_at_once(sharding: Sharding, stride: int, topk: int) -> int:
-    """Rows of a chunk: its logits, and the entries of all ranks and the same in order, within the bytes for logits."""
+    """The most rows whose logits, and whose entries of all ranks with a copy, each fit `LOGITS_BYTES`."""
     entries = 8 * (2 * sharding.ranks + 1) * topk
     blocks = LOGITS_BYTES // (BLOCK * max(4 * stride, entries))
     return max(1, blocks) * BLOCK
@@ -373,26 +384,26 @@ def _own_scratch(workspace: Workspace | None, q_index: torch.Tensor) -> tuple[Wo
     scratch, held, kept = _scratch(workspace, q_index)
     if kept is None or scratch is None:
         raise InvalidArgumentError(
-            "the call", expected="plain tensors outside of torch.compile and of modes", got="a call that torch watches",
-            fix="call the step outside of them; it can be captured in a CUDA graph",
+            "the call", expected="plain tensors outside of torch.compile and of modes",
+            got="a call within one of them", fix="call the step outside of them; a CUDA graph can capture it",
         )  # fmt: skip
     return scratch, held, kept
 
 
 def _first_id(sharding: Sharding, k_index_cache: torch.Tensor, kv: torch.Tensor) -> int:
-    """The id of this rank's first token among those of all ranks."""
+    """The id of this rank's first token among the tokens of all ranks."""
     require_dense("kv", kv)
     pages = k_index_cache.shape[0] if k_index_cache.dim() else 0
     tokens = math.prod(kv.shape[:-1])
     if tokens != pages * PAGE:
         raise InvalidArgumentError(
-            "kv", expected=f"the {pages * PAGE} tokens of the index cache's {pages} pages", got=f"{tokens} tokens",
-            fix="pass caches of the same pages",
+            "kv", expected=f"the {pages * PAGE} tokens of the index cache's {pages} pages",
+            got=f"{tokens} tokens", fix="pass caches of the same pages",
         )  # fmt: skip
     if sharding.ranks * pages * PAGE > INT32_MAX:
         raise InvalidArgumentError(
-            "k_index_cache", expected=f"at most {INT32_MAX} tokens on all ranks", got=f"{sharding.ranks} times {tokens}",
-            fix="use smaller caches: ids are int32",
+            "k_index_cache", expected=f"at most {INT32_MAX} tokens on all ranks",
+            got=f"{sharding.ranks} times {tokens}", fix="use smaller caches: ids are int32",
         )  # fmt: skip
     return sharding.rank * pages * PAGE
 
@@ -407,7 +418,8 @@ def _require_kind(name: str, value: object, kind: type) -> None:
 def _require_some(name: str, tensor: torch.Tensor, axis: int, what: str) -> None:
     if tensor.shape[axis] == 0:
         raise InvalidArgumentError(
-            name, expected=f"at least one {what}", got=f"shape {tuple(tensor.shape)}", fix="pad it: nothing reads it"
+            name, expected=f"at least one {what}", got=f"shape {tuple(tensor.shape)}",
+            fix="pad it: nothing reads the padding"
         )  # fmt: skip
 
 
@@ -419,12 +431,13 @@ def _require_merge(
     output: StepOutput | None,
     workspace: Workspace | None,
 ) -> None:
-    """What attention would look at only once other launches have run, or does not see."""
+    """Check what attention would only check after other launches, or not at all."""
     _require_step(workspace, output)
     require_dense("q_nope", q_nope)
     if q_nope.dim() != 3 or q_nope.shape[2] != LATENT_DIM:
         raise InvalidArgumentError(
-            "q_nope", expected=f"[rows, heads, {LATENT_DIM}]", got=f"shape {tuple(q_nope.shape)}", fix="reshape it"
+            "q_nope", expected=f"[rows, heads, {LATENT_DIM}]", got=f"shape {tuple(q_nope.shape)}",
+            fix="reshape it with .view(...)"
         )  # fmt: skip
     if not isinstance(lse_base, str) or lse_base not in LSE_SCALE:
         raise InvalidArgumentError(
@@ -448,13 +461,13 @@ def _require_merge(
             )
         if tuple(tensor.shape) != shape or tensor.device != q_nope.device:
             raise InvalidArgumentError(
-                name, expected=f"shape {shape} on {q_nope.device}", got=f"shape {tuple(tensor.shape)} on {tensor.device}",
-                fix="make the operands agree",
+                name, expected=f"shape {shape} on {q_nope.device}",
+                got=f"shape {tuple(tensor.shape)} on {tensor.device}", fix="make the operands agree",
             )  # fmt: skip
 
 
 def _agree(sharding: Sharding, limits: dict[str, torch.Tensor], **arguments: object) -> None:
-    """Hold shapes, options and the values of lengths or windows to the other ranks', where values are checked."""
+    """If values are checked, require the other ranks' shapes, options, and lengths or windows."""
     if sharding.ranks == 1 or not env.CHECK_VALUES.get():
         return
     facts = {

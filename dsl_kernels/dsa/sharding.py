@@ -1,8 +1,8 @@
-"""Where the tokens of a sharded context lie, and how its ranks exchange what they found.
+"""Which rank has which tokens of a sharded context, and how the ranks exchange their results.
 
-Everything goes through torch.distributed: a process group's all-gather, or torch's symmetric memory, whose buffers the
-ranks of one host read from one another behind a barrier, by a copy or within the kernel that merges them. A rank that does
-not come to an exchange is a typed error of the others, within the group's timeout.
+Exchanges use torch.distributed: a process group's all-gather, or torch's symmetric memory. After a barrier,
+the ranks of one host read one another's symmetric buffers, by a copy or in the merging kernel. If a rank does
+not come to an exchange, the others raise a typed error within the group's timeout.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from ..ops.workspace import Workspace, capturing
 from .exchanges import COLLECTIVES, COPY, DIRECT, Exchange, fastest
 
 TRANSPORTS = ("collectives", "symmetric", "symmetric_copy", "symmetric_direct", "fastest")
-# Symmetric buffers: an exchange writes its own only when every rank has read what the exchange before last left there.
+# Slots of symmetric buffers. Entries alternate between two: when a rank writes one again, every rank has come
+# to the exchange in between, and so has read it.
 ENTRIES, PARTIALS, QUERIES = (0, 1), 2, 3
 
 _made: Counter[str] = Counter()
@@ -39,11 +40,11 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 
 @dataclass(frozen=True)
 class Lengths:
-    """What a rank's launches need of the lengths, the same for every layer of a model.
+    """The lengths that a rank's launches need, the same for every layer of a model.
 
     Attributes:
-        starts, ends: [rows] int32, the rank's own tokens that each row sees.
-        entries: [rows] int32, entries that all ranks together leave for each row.
+        starts, ends: [rows] int32, the range of the rank's own tokens that each row sees.
+        entries: [rows] int32, the entries of each row from all ranks together.
     """
 
     starts: torch.Tensor
@@ -53,7 +54,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class _Held:
-    """Symmetric memory: this rank's, torch's handle of all ranks', and how many bytes away each rank's lies."""
+    """Symmetric memory: this rank's, torch's handle of all ranks', and the distances to them in bytes."""
 
     memory: torch.Tensor
     handle: Any
@@ -61,25 +62,26 @@ class _Held:
 
 
 class Sharding:
-    """Ranks that share a context, and which of its tokens each holds.
+    """Ranks that share a context, and the tokens that each rank has.
 
-    Runs of `interleave` tokens are dealt to the ranks in turn: position p lies on rank `p // interleave % ranks`, as its
-    token `p // (interleave * ranks) * interleave + p % interleave`. Pages of 64 dealt in turn are vLLM's decode context
-    parallelism with `cp_kv_cache_interleave_size=64`; a run as long as a rank's share of the longest context makes the
-    shards contiguous. Every rank makes its shardings and calls its steps in the same order.
+    The ranks take turns at runs of `interleave` tokens: position p is on rank `p // interleave % ranks`, as
+    its token `p // (interleave * ranks) * interleave + p % interleave`. The default run of 64 tokens is a
+    page, as in vLLM's decode context parallelism with `cp_kv_cache_interleave_size=64`. A run as long as a
+    rank's share of the longest context makes the shards contiguous. Every rank must make its shardings and
+    call its steps in the same order.
 
     Args:
         group: the process group; by default all processes.
-        interleave: tokens in a run.
-        transport: "collectives", the group's all-gather; "symmetric", torch's symmetric memory of GPUs of one host, of
-            which multicast stays off, read by a copy or within the kernel that merges, whichever `exchanges` predicts to be
-            faster; "symmetric_copy" and "symmetric_direct", always the one or, where its kernel takes the sizes, the other;
-            "fastest", the best of all three at each exchange.
+        interleave: tokens of a run.
+        transport: how ranks exchange. "collectives": the group's all-gather. "symmetric": torch's symmetric
+            memory of GPUs of one host, without multicast, read by a copy or in the merging kernel, whichever
+            `exchanges` predicts to be faster. "symmetric_copy": always the copy. "symmetric_direct": always
+            the kernel, if it takes the sizes. "fastest": the fastest of all three ways at each exchange.
 
     Raises:
-        ExecutorUnavailableError: no process group was made.
-        InvalidArgumentError, ArgumentTypeError, UnknownNameError: an argument that is not one of these, or a process
-            outside of the group.
+        ExecutorUnavailableError: there is no process group.
+        InvalidArgumentError, ArgumentTypeError, UnknownNameError: an argument has another type or value, or
+            this process is not in the group.
     """
 
     @checked
@@ -103,11 +105,12 @@ class Sharding:
         self.rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
         if self.rank < 0:
             raise InvalidArgumentError(
-                "group", expected="a group that this process is in", got="another", fix="call it on its ranks only"
+                "group", expected="a group that this process is in", got="another group",
+                fix="call it on the group's ranks only"
             )  # fmt: skip
         self.transport = transport
         name = self.group.group_name
-        # Ranks find one another's notes under the same names, as they make shardings in the same order.
+        # Ranks make shardings in the same order, so they find one another's notes under the same names.
         self._prefix = f"dsl_kernels/{name}/{_made[name]}"
         _made[name] += 1
         self._calls, self._meetings = 0, 0
@@ -115,7 +118,7 @@ class Sharding:
         self._replaced: list[_Held] = []
 
     def held(self, ends: torch.Tensor) -> torch.Tensor:
-        """How many tokens before each position every rank holds: [..., ranks] of [...] int32."""
+        """The number of tokens that every rank has before each position: [..., ranks] of [...] int32."""
         turn, firsts = self.interleave * self.ranks, torch.arange(
             self.ranks, dtype=torch.int32, device=ends.device
         )  # fmt: skip
@@ -125,15 +128,21 @@ class Sharding:
 
     @checked
     def lengths(self, ends: torch.Tensor, topk: int, starts: torch.Tensor | None = None) -> Lengths:
-        """The lengths of a step whose rows see the positions before `ends`, from `starts` on: [rows] int32 each.
+        """The lengths of a step whose rows see the positions from `starts` on and before `ends`.
+
+        Args:
+            ends: [rows] int32.
+            topk: tokens that the step selects.
+            starts: [rows] int32; 0 by default.
 
         Raises:
-            ArgumentTypeError, InvalidArgumentError: another type, dtype or shape.
+            ArgumentTypeError, InvalidArgumentError: an argument has another type, dtype or shape.
         """
         for name, limits in (("ends", ends), ("starts", starts)):
             if limits is not None and (limits.dtype != torch.int32 or limits.shape != (ends.numel(),)):
                 raise InvalidArgumentError(
-                    name, expected="[rows] int32", got=f"{limits.dtype} {list(limits.shape)}", fix="call .view(-1).int()"
+                    name, expected="[rows] int32", got=f"{limits.dtype} {list(limits.shape)}",
+                    fix="call .view(-1).int()"
                 )  # fmt: skip
         after = self.held(ends.clamp(min=0))
         before = torch.zeros_like(after) if starts is None else self.held(starts.clamp(min=0))
@@ -141,14 +150,14 @@ class Sharding:
         return Lengths(before[..., self.rank].contiguous(), after[..., self.rank].contiguous(), entries)
 
     def tokens(self, positions: torch.Tensor) -> torch.Tensor:
-        """This rank's tokens at these positions; -1 where another rank holds it, and for negative positions."""
+        """This rank's tokens at these positions; -1 for another rank's token and for a negative position."""
         runs = positions.div(self.interleave, rounding_mode="floor")
         found = runs.div(self.ranks, rounding_mode="floor") * self.interleave + positions % self.interleave
         return found.masked_fill((runs % self.ranks != self.rank) | (positions < 0), -1)
 
     @contextlib.contextmanager
     def step(self, call: str) -> Iterator[None]:
-        """One call of every rank: what this one raises is noted for those that wait for it."""
+        """A context for one call on every rank: notes this rank's error for the ranks that wait for it."""
         self._calls += 1
         self._call = call
         try:
@@ -162,10 +171,10 @@ class Sharding:
             raise
 
     def agree(self, facts: Mapping[str, object]) -> None:
-        """With DSL_KERNELS_CHECK_VALUES, hold shapes and options of a call to those of the other ranks.
+        """With DSL_KERNELS_CHECK_VALUES, require the same shapes and options of a call on every rank.
 
         Raises:
-            InvalidArgumentError: a fact differs; on every rank, with the same text.
+            InvalidArgumentError: a fact differs; every rank raises the same text.
             ExchangeError: a rank did not come.
         """
         if self.ranks == 1 or not env.CHECK_VALUES.get():
@@ -179,11 +188,11 @@ class Sharding:
                         name,
                         expected=f"the same on every rank of dsa.parallel.{self._call}",
                         got=f"{first[name]} on rank 0 and {other.get(name)} on rank {rank}",
-                        fix="call it with the same shapes and options everywhere",
+                        fix="call it with the same shapes and options on every rank",
                     )
 
     def buffer(self, slot: int, size: int, device: torch.device, workspace: Workspace) -> torch.Tensor:
-        """Bytes that this rank gives to an exchange; those of an earlier use may still be read.
+        """Memory for the bytes that this rank gives to an exchange; peers may still read earlier ones there.
 
         Raises:
             LaunchError: symmetric memory would have to grow inside a capture.
@@ -204,7 +213,7 @@ class Sharding:
                 fix="run the step once with these sizes before capturing",
             )
         if slot in self._symmetric:
-            # A captured graph may go on using it.
+            # A captured graph may still use it.
             self._replaced.append(self._symmetric[slot])
         with of_its_own():
             memory, handle = self._rendezvous(slot, size, device)
@@ -216,10 +225,11 @@ class Sharding:
         return held
 
     def _rendezvous(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
-        """Symmetric memory of so many bytes, and torch's handle of it."""
+        """Symmetric memory of `size` bytes, and torch's handle of it."""
         if device.type != "cuda":
             raise ExecutorUnavailableError(
-                "transport", expected="GPUs for symmetric memory", got=f"tensors on {device}", fix="use collectives"
+                "transport", expected="GPUs for symmetric memory", got=f"tensors on {device}",
+                fix="pass 'collectives'"
             )  # fmt: skip
         os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
         import torch.distributed._symmetric_memory as symmetric
@@ -228,9 +238,9 @@ class Sharding:
         return memory, symmetric.rendezvous(memory, self.group)
 
     def way(self, exchange: Exchange) -> str:
-        """How an exchange goes: "collectives", "copy" or "direct", the same on every rank.
+        """The way of an exchange, "collectives", "copy" or "direct", the same on every rank.
 
-        Of one rank nothing travels, which is a copy.
+        One rank alone has nothing to exchange, and its way is "copy".
         """
         if self.ranks == 1:
             return COPY
@@ -241,7 +251,7 @@ class Sharding:
         return fastest(exchange, self.ranks, ways)
 
     def peers(self, what: str, slot: int) -> torch.Tensor:
-        """Behind a barrier, how far from this rank's buffer each rank's lies: [ranks] int64 bytes.
+        """Pass a barrier; returns the distances from this rank's buffer to each rank's, [ranks] int64 bytes.
 
         Raises:
             ExchangeError: a rank did not come within the group's timeout, or the connection broke.
@@ -262,7 +272,7 @@ class Sharding:
     def gather(
         self, what: str, slot: int, given: torch.Tensor, way: str, workspace: Workspace
     ) -> torch.Tensor:
-        """The bytes [size] that each rank gave, on every rank: [ranks, size], by collectives or a copy.
+        """Gather the bytes [size] of each rank on every rank, [ranks, size], by collectives or a copy.
 
         Raises:
             ExchangeError: a rank did not come within the group's timeout, or the connection broke.
@@ -302,7 +312,7 @@ class Sharding:
         return f"{self._prefix}/failed/{self._calls}/{rank}"
 
     def _meet(self, what: str, text: str) -> list[str]:
-        """Wait on the host until every rank is here; what each brought."""
+        """Wait on the host until every rank is here; returns the text of each rank."""
         store, deadline = self._store, time.monotonic() + self._timeout
         self._meetings += 1
         names = [f"{self._prefix}/met/{self._meetings}/{rank}" for rank in range(self.ranks)]
@@ -314,7 +324,7 @@ class Sharding:
                 if time.monotonic() > deadline:
                     raise self._missed(what, f"no rank {rank} within {self._timeout:g} s")
                 time.sleep(1e-3)
-        # Who is here has read what was brought to the meeting before.
+        # All ranks are here, so all have read the texts of the previous meeting.
         store.delete_key(f"{self._prefix}/met/{self._meetings - 1}/{self.rank}")
         return [store.get(name).decode() for name in names]
 
@@ -330,5 +340,5 @@ class Sharding:
             f"dsa.parallel.{self._call} on rank {self.rank}, exchange of {what}",
             expected=f"all {self.ranks} ranks within {self._timeout:g} s",
             got="; ".join([reason, *notes]),
-            fix="correct what the rank reports that failed, then make the process group anew",
+            fix="correct the error that the failed rank reports, then make a new process group",
         )

@@ -1,7 +1,7 @@
-"""A DSA step as data: its sizes, its inputs (drawn or read from a workload file), its run and its check.
+"""A DSA step as data: its sizes, and its inputs, drawn at random or read from a workload file.
 
-A workload file is a safetensors file whose tensors carry the argument names of `dsl_kernels.dsa.decode` or
-`prefill`. Tensors it lacks are drawn at random: `seq_lens` and `block_table` alone are enough.
+A workload file is a safetensors file whose tensors have the argument names of `dsl_kernels.dsa.decode` or
+`prefill`. Tensors that the file lacks are drawn at random: `seq_lens` and `block_table` alone are enough.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ ARGUMENTS = {
         "attn_sink",
     ),
 }
-# What a workload file must hold: the rest follows from it or is drawn.
+# Tensors that a workload file must have; the others are drawn to fit them.
 REQUIRED = {"decode": ("seq_lens", "block_table"), "prefill": ("k_start", "k_end")}
 OPTIONAL = ("kpe", "attn_sink")
 INDEX_CACHE = {"decode": "k_index_cache", "prefill": "k_index"}
 MOST_SETS = 1 << 10
 _BYTES = tuple(getattr(torch, name) for name in BYTE_DTYPES)
-# Types, dimensions and last extents of each argument, as far as a step's sizes are read off it: the ops check the rest.
+# Dtypes, ranks and last extents of each argument, as far as a step's sizes follow from them; the ops check
+# the rest.
 TAKEN: dict[str, tuple[tuple[torch.dtype, ...], tuple[int, ...], tuple[int, ...]]] = {
     "q_index": ((torch.float8_e4m3fn,), (3, 4), (INDEX_DIM,)),
     "k_index_cache": (_BYTES, (2, 3, 4), ()),
@@ -94,13 +95,17 @@ class StepSize:
     """Sizes of a step.
 
     Attributes:
+        kind: "decode" or "prefill".
         batch: sequences of a decode step.
         rows: query rows of a prefill step.
         context: tokens of the longest sequence, or keys of a prefill step.
-        kv: "bf16" (two tensors), "joined" (one 576-wide row) or "fp8" (656-byte tokens).
-        next_n: queries a sequence.
-        pages: pages of the cache; 0 gives as many as the sequences need.
-        ragged: halve the length from sequence to sequence and end with a padded row of length 0.
+        heads: heads of attention.
+        index_heads: heads of the indexer: 8, 16, 24, 32 or 64.
+        topk: tokens to select, 1 to 2048.
+        kv: the cache: "bf16" (two tensors), "joined" (rows of 576 values) or "fp8" (656-byte tokens).
+        next_n: queries of each sequence, 1 to 8.
+        pages: pages of a decode step's cache; 0 means as many as the sequences need, and one more.
+        ragged: halve the length from one sequence to the next, and end with a padded row of length 0.
     """
 
     kind: str = "decode"
@@ -116,7 +121,7 @@ class StepSize:
     ragged: bool = False
 
     def validate(self) -> StepSize:
-        """This size, if every field is one that the step accepts.
+        """Check every field, and return this size.
 
         Raises:
             InvalidArgumentError: names the field.
@@ -140,14 +145,19 @@ class StepSize:
                 "pages",
                 f"at least the {self.pages_per_sequence} pages of one sequence",
                 str(self.pages),
-                "raise it, or pass 0",
+                "pass more pages, or 0 for as many as needed",
             )
         if self.kind == "prefill" and self.rows > self.context:
-            raise _bad("rows", f"at most the {self.context} keys", str(self.rows), "raise --context")
+            raise _bad(
+                "rows",
+                f"at most the {self.context} keys",
+                str(self.rows),
+                "pass fewer rows or a longer context",
+            )
         return self
 
     def bytes(self, sets: int = 1, *, cache: bool = True, index_cache: bool = True) -> int:
-        """Memory that sets of inputs take, with the caches that they share or without."""
+        """Bytes of `sets` sets of inputs; `cache` and `index_cache` count the shared caches too."""
         row = FP8_TOKEN_BYTES if self.kv == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
         decode = self.kind == "decode"
         tokens = PAGE * self.pool if decode else self.context
@@ -161,14 +171,16 @@ class StepSize:
 
     @property
     def pages_per_sequence(self) -> int:
+        """Pages of 64 tokens that the longest sequence needs."""
         return -(-self.context // PAGE)
 
     @property
     def queries(self) -> int:
-        """Rows of the step: what attention calls t."""
+        """Query rows of the step."""
         return self.batch * self.next_n if self.kind == "decode" else self.rows
 
     def describe(self) -> str:
+        """The sizes in one line, for errors and tables."""
         many = f"b={self.batch} next_n={self.next_n}" if self.kind == "decode" else f"rows={self.rows}"
         shape = f"context={self.context}{' ragged' if self.ragged else ''} topk={self.topk}"
         return f"{many} {shape} heads={self.heads} index_heads={self.index_heads} kv={self.kv}"
@@ -194,7 +206,7 @@ def named_size(kind: str, name: str) -> StepSize:
     """A size by name.
 
     Raises:
-        UnknownNameError: no such kind of step, or no such size of this kind.
+        UnknownNameError: there is no such kind of step, or no such size of this kind.
     """
     require_known("kind", kind, KINDS, "kind of step")
     known = SIZES if kind == "decode" else PREFILL_SIZES
@@ -205,11 +217,16 @@ def named_size(kind: str, name: str) -> StepSize:
 @checked
 @dataclass(frozen=True)
 class StepInputs:
-    """Tensors by argument name and the scalars of one step.
+    """The inputs of one step.
+
+    Attributes:
+        kind: "decode" or "prefill".
+        tensors: tensors by argument name of `dsa.decode` or `dsa.prefill`.
+        topk, sm_scale, lse_base: the step's scalars.
 
     Raises:
-        InvalidArgumentError: another kind of step, or a tensor is missing or of another rank.
-        UnknownNameError: a tensor that no argument of the step has.
+        InvalidArgumentError, ArgumentTypeError: a tensor is missing, or has another dtype or rank.
+        UnknownNameError: `kind` is no kind of step, or a tensor is no argument of the step.
     """
 
     kind: str
@@ -225,16 +242,20 @@ class StepInputs:
         for name in ARGUMENTS[self.kind]:
             if name not in self.tensors and name not in OPTIONAL:
                 raise _bad(
-                    name, f"a tensor of every {self.kind} step", "none", "add it, or draw it with steps.draw"
+                    name,
+                    f"a tensor, as in every {self.kind} step",
+                    "none",
+                    "add it, or draw it with steps.draw",
                 )
 
     def run(self, **options: Any) -> dsa.StepOutput:
-        """The step through `dsa.decode` or `dsa.prefill`; options are theirs, such as executor."""
+        """Run the step by `dsa.decode` or `dsa.prefill`, with options of theirs such as `executor`."""
         step: Any = dsa.decode if self.kind == "decode" else dsa.prefill
         return step(**self.tensors, sm_scale=self.sm_scale, topk=self.topk, lse_base=self.lse_base, **options)
 
     @property
     def form(self) -> str:
+        """The form of the sparse_mla problem: "fp8" or "bf16"."""
         return "fp8" if self.tensors["kv"].shape[-1] == FP8_TOKEN_BYTES else "bf16"
 
     def cache_rows(self) -> dict[str, torch.Tensor]:
@@ -264,7 +285,7 @@ class StepInputs:
 
 
 def _check_tensors(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Every tensor is an argument of the step, of a type and rank that it takes."""
+    """Require that every tensor is an argument of the step, of a dtype and rank that the step takes."""
     for name, tensor in tensors.items():
         require_known(f"tensor of a {kind} step", name, ARGUMENTS[kind], f"argument of dsa.{kind}")
         dtypes, ranks, widths = TAKEN[name]
@@ -280,14 +301,14 @@ def _check_tensors(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def _check_values(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Lengths, pages and windows point at what the tensors hold."""
+    """Require that lengths, pages and windows stay within the tensors."""
 
     def between(name: str, values: torch.Tensor, high: int, what: str) -> None:
         if values.numel() and (int(values.min()) < 0 or int(values.max()) > high):
             got = f"{int(values.min())} to {int(values.max())}"
             raise _bad(name, f"{what} from 0 to {high}", got, "correct the values")
 
-    # Each cache has room for every key; where the file has none, one of that many is drawn.
+    # Every cache of the file has room for all keys; a cache that the file lacks is drawn with room for them.
     held = [name for name in (INDEX_CACHE[kind], "kv") if name in tensors]
     if kind == "prefill":
         starts, ends = tensors["k_start"], tensors["k_end"]
@@ -297,7 +318,7 @@ def _check_values(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
                 "k_end",
                 f"shape {tuple(starts.shape)} like k_start",
                 f"{tuple(ends.shape)}",
-                "give a window a row",
+                "give each row a window",
             )
         between("k_end", ends, keys, "ends of windows")
         between("k_start", starts, _most(ends), "starts of windows")
@@ -316,17 +337,17 @@ def _check_values(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def _pages(name: str, cache: torch.Tensor) -> int:
-    """Pages of 64 tokens that a cache of a decode step holds."""
+    """Pages of 64 tokens in a cache of a decode step."""
     return cache.shape[0] if name == "k_index_cache" else cache.numel() // cache.shape[-1] // PAGE
 
 
 def _most(values: torch.Tensor) -> int:
-    """The largest of some lengths, ends or ids; 0 where there are none."""
+    """The largest of some lengths, ends or ids; 0 if there are none."""
     return int(values.max()) if values.numel() else 0
 
 
 def _used(lens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Which entries of a block table the lengths reach."""
+    """A mask of the block table's entries that the lengths reach."""
     longest = lens.amax(dim=1, keepdim=True) if lens.shape[1] else lens.new_zeros(lens.shape[0], 1)
     return torch.arange(table.shape[1], device=table.device) < -(-longest // PAGE)
 
@@ -340,17 +361,21 @@ def draw(
     sets: int = 1,
     given: Mapping[str, torch.Tensor] | None = None,
 ) -> list[StepInputs]:
-    """Random inputs of a size: `sets` of them, which share the caches and differ in queries and pages.
+    """Draw random inputs: sets that share the caches and differ in queries and pages.
 
-    While the cache has pages enough, no two sets share one: a rotation reads as many bytes as it has sets.
+    If the cache has enough pages, no two sets share one, so that every set reads other bytes.
 
     Args:
-        given: tensors to use as they are instead of drawing them.
+        size: the sizes.
+        device: where to draw them.
+        seed: seed of the generator.
+        sets: how many sets, 1 to 1024.
+        given: tensors to use instead of drawing them.
 
     Raises:
-        InvalidArgumentError: a size, seed or number of sets out of range, more than the device's free memory, or a
-            given tensor of another rank.
-        ExecutorUnavailableError: a GPU that is not there.
+        InvalidArgumentError, ArgumentTypeError: a size, the seed or `sets` is out of range, the device has
+            too little free memory, or a given tensor has another dtype or rank.
+        ExecutorUnavailableError: the device is a GPU that is not there.
     """
     size.validate()
     require_range("seed", seed, *SEEDS)
@@ -410,13 +435,20 @@ def save(inputs: StepInputs, path: str | Path) -> None:
 def load(
     path: str | Path, size: StepSize, *, device: str | torch.device = "cpu", seed: int = 0
 ) -> StepInputs:
-    """The step of a workload file, with what the file lacks drawn at `size`.
+    """Read the step of a workload file, and draw the tensors that the file lacks.
+
+    Args:
+        path: the file.
+        size: sizes of the drawn tensors, where the file's do not fix them.
+        device: where the inputs go.
+        seed: seed of the drawn tensors.
 
     Raises:
-        InvalidArgumentError: no such file, not safetensors, another kind of step, a tensor is missing or of another
-            rank, or holds lengths, pages or windows that point at nothing.
-        ArgumentTypeError: a tensor of another dtype.
-        UnknownNameError: a tensor that no argument of the step has.
+        InvalidArgumentError: there is no such file, the file is not safetensors or has another kind of step,
+            a tensor is missing or has another rank, or lengths, pages or windows are out of range.
+        ArgumentTypeError: a tensor has another dtype.
+        UnknownNameError: a tensor is no argument of the step.
+        ToolchainError: the package safetensors is missing.
     """
     size.validate()
     tensors, metadata = _read(Path(path))
@@ -445,7 +477,7 @@ def load(
 
 
 def _number(path: str | Path, metadata: Mapping[str, str], name: str, kind: type, default: Any) -> Any:
-    """A finite number out of a file's metadata."""
+    """A finite number from a file's metadata."""
     text = metadata.get(name)
     try:
         value = default if text is None else kind(text)
@@ -456,13 +488,13 @@ def _number(path: str | Path, metadata: Mapping[str, str], name: str, kind: type
             f"{name} in the metadata of {path}",
             f"a finite {kind.__name__}",
             shown(text),
-            "correct or leave it out",
+            "correct it, or leave it out",
         )
     return value
 
 
 def _size_of(size: StepSize, held: Mapping[str, torch.Tensor]) -> StepSize:
-    """`size` with the fields that the tensors of a file fix."""
+    """`size` with the fields that a file's tensors fix."""
     facts: dict[str, Any] = {}
     if size.kind == "decode":
         lens, table = held["seq_lens"], held["block_table"]
@@ -516,7 +548,7 @@ def _safetensors() -> Any:
 
 
 def used() -> list[registry.Selection]:
-    """What the ops selected since `ops.clear()`, each variant once, in the order of their first calls."""
+    """The selections of the ops since `ops.clear()`, each variant once, in the order of their first calls."""
     chosen: dict[str, registry.Selection] = {}
     for pick in ops.selections():
         chosen.setdefault(pick.variant.id, pick)

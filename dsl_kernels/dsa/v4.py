@@ -1,7 +1,7 @@
-"""A decode step of the attention layers of DeepSeek-V4 and V4.1: the last tokens of a window, and compressed ones beside them.
+"""A decode step of the attention layers of DeepSeek-V4 and V4.1, over a window and over compressed tokens.
 
-A layer attends to its window alone, to all compressed tokens as well (one for 128), or to those that an indexer scores highest
-(one for 4). As `dsl_kernels.dsa.decode`, a step can be captured in a CUDA graph.
+A layer attends to the last tokens of a sequence, its window. It may also attend to all compressed tokens (one
+for 128), or to those that an indexer scores highest (one for 4). A CUDA graph can capture a step.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from .compressor import compress as compress
 
 
 class Output(NamedTuple):
-    """What a step makes.
+    """The outputs of a step.
 
     Attributes:
-        out: [rows, heads, 512] bfloat16.
-        lse: [rows, heads] float32.
-        indices: [rows, window] int32, ids of the window's cache in ascending position, -1 after them.
-        extra_indices: [rows, topk] int32, likewise of the compressed cache; None where the layer has none.
+        out: [rows, heads, 512] bfloat16, the attention output.
+        lse: [rows, heads] float32, the log-sum-exp of each row's scores.
+        indices: [rows, window] int32, ids of the window's tokens by ascending position, -1 after the last
+            one.
+        extra_indices: [rows, topk] int32, the same for compressed tokens; None if the layer has none.
     """
 
     out: torch.Tensor
@@ -38,11 +39,11 @@ class Output(NamedTuple):
 
 
 class Index(NamedTuple):
-    """What an indexer scores compressed tokens by: operands of `ops.lightning_indexer`.
+    """The indexer's operands for scoring compressed tokens, as in `ops.lightning_indexer`.
 
     Attributes:
         q: [b, next_n, index_heads, 128] float8_e4m3fn.
-        k_cache: [pages, 64, 1, 132] bytes, of the compressed tokens.
+        k_cache: [pages, 64, 1, 132] bytes, index keys of the compressed tokens.
         weights: [b, next_n, index_heads] float32.
     """
 
@@ -52,22 +53,27 @@ class Index(NamedTuple):
 
 
 def keys_in_blocks(blocks: torch.Tensor, seq_lens: torch.Tensor, block_size: int = 8) -> torch.Tensor:
-    """How many keys are in the blocks that a selection has chosen: lengths for `ops.lightning_indexer` with `block_size`.
+    """Count the keys in selected blocks: lengths for `ops.lightning_indexer` with `block_size`.
 
     Args:
-        blocks: [rows, n] int32, numbers of blocks in a row's own order of tokens, ascending, then -1: what `ops.topk_selector`
-            writes into `positions`.
-        seq_lens: [rows] int32, keys that each row has in all: its last block may be cut by its end.
-        block_size: keys a block.
+        blocks: [rows, n] int32, numbers of a row's blocks in ascending order, -1 after the last one, as
+            `ops.topk_selector` writes them into `positions`.
+        seq_lens: [rows] int32, all keys of each row; its last block may be shorter.
+        block_size: keys of a block.
 
     Returns:
         [rows] int32.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: a tensor has another dtype or shape, or `block_size` is below
+            1.
     """
     for name, tensor, rank in (("blocks", blocks, 2), ("seq_lens", seq_lens, 1)):
         require_dense(name, tensor)
         require(
             name, tensor.dim() == rank and tensor.dtype == torch.int32, f"int32 with {rank} axes",
-            f"{tensor.dtype}, shape {tuple(tensor.shape)}", "pass what the selection wrote, and a length a row",
+            f"{tensor.dtype}, shape {tuple(tensor.shape)}",
+            "pass the selection's positions, and a length for each row",
         )  # fmt: skip
     rows = blocks.shape[0] == seq_lens.shape[0] and blocks.shape[1] > 0
     require(
@@ -107,37 +113,46 @@ def decode(
 
     Args:
         q: [b * next_n, heads, 512] bfloat16.
-        kv: [pages, page_size, 1, 584] bytes, with another `row_format` 528 bytes a token: the window's cache, as `ops.sparse_mla` takes it.
-        seq_lens: [b, next_n] int32, tokens each query sees, itself among them; 0 for padded rows.
-        window_table: [b, max_pages] int32, page ids of `kv` by position; those outside of a query's window are not read.
-        sm_scale, attn_sink, lse_base: as `ops.sparse_mla`.
-        window: so many tokens at the end of a sequence are attended, 1 to 4096.
-        extra_kv: the compressed cache, bytes like `kv`, with pages of its own size; None for a layer without one.
-        block_table: [b, max_pages] int32, page ids of `extra_kv` by compressed position; given with it.
-        ratio: tokens that a compressed one stands for: a query sees seq_lens // ratio of them.
-        topk: compressed tokens to attend to, 1 to 4096. Without `index` all of them, which may be no more.
-        index: scores compressed tokens, whose pages have 64 tokens then.
-        row_format: of both caches: "v4", or DeepSeek-V4.1's "v41" or "v41_planar", as `ops.sparse_mla` says.
+        kv: [pages, page_size, 1, 584] bytes, the window's cache, as in `ops.sparse_mla`; other row formats
+            have 528 bytes a token.
+        seq_lens: [b, next_n] int32, tokens that each query sees, itself among them; 0 for padded rows.
+        window_table: [b, max_pages] int32, page ids of `kv` by position; entries outside of a query's window
+            are not read.
+        sm_scale, attn_sink, lse_base: as in `ops.sparse_mla`.
+        window: tokens at the end of a sequence to attend to, 1 to 4096.
+        extra_kv: the compressed cache, bytes like `kv`, with a page size of its own; None for a layer without
+            one.
+        block_table: [b, max_pages] int32, page ids of `extra_kv` by compressed position; needed with it.
+        ratio: tokens that a compressed token stands for: a query sees seq_lens // ratio compressed tokens.
+        topk: compressed tokens to attend to, 1 to 4096. Without `index` the layer attends to all of them, and
+            `topk` is at least their number.
+        index: scores compressed tokens; their pages must then have 64 tokens.
+        row_format: the format of both caches, "v4", or DeepSeek-V4.1's "v41" or "v41_planar", as in
+            `ops.sparse_mla`.
         workspace, executor, arch: as in `dsl_kernels.dsa.decode`.
 
     Returns:
-        The output, its lse and the ids of both scopes.
+        The attention output, its lse and the ids of the tokens of both caches.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: as the ops; a compressed cache without its table, an index without the
-            cache, or more compressed tokens than `topk` without an index.
-        NoVariantError: no generated variant accepts these sizes.
+        ArgumentTypeError, InvalidArgumentError: as the ops; or there is a compressed cache without its table,
+            an index without the cache, or, without an index, more compressed tokens than `topk`.
+        NoVariantError: no variant accepts these sizes.
     """
     given = {"q": q, "kv": kv, "seq_lens": seq_lens, "window_table": window_table}
     optional = {"extra_kv": extra_kv, "block_table": block_table}
     for name, tensor in (given | {n: t for n, t in optional.items() if t is not None}).items():
         require_dense(name, tensor)
     require(
-        "seq_lens", seq_lens.dim() == 2, "[b, next_n]", str(tuple(seq_lens.shape)), "pass one length a query"
+        "seq_lens",
+        seq_lens.dim() == 2,
+        "[b, next_n]",
+        str(tuple(seq_lens.shape)),
+        "pass one length for each query",
     )
     require(
-        "row_format", isinstance(row_format, str) and row_format in PAGED_BYTES, "'v4', 'v41' or 'v41_planar'",
-        repr(row_format), "name the format of both caches",
+        "row_format", isinstance(row_format, str) and row_format in PAGED_BYTES,
+        "'v4', 'v41' or 'v41_planar'", repr(row_format), "name the format of both caches",
     )  # fmt: skip
     for name, cache in (("kv", kv), ("extra_kv", extra_kv)):
         pages = cache is None or (cache.dim() in (3, 4) and 0 not in cache.shape)
@@ -150,11 +165,11 @@ def decode(
         )
     tables = window_table.dim() == 2 and window_table.shape[0] == len(seq_lens) and window_table.shape[1] > 0
     require(
-        "window_table", tables, f"[{len(seq_lens)}, max_pages], at least one page", str(tuple(window_table.shape)),
-        "pass a row for each sequence",
+        "window_table", tables, f"[{len(seq_lens)}, max_pages], at least one page",
+        str(tuple(window_table.shape)), "pass a row for each sequence",
     )  # fmt: skip
     require(
-        "block_table", (extra_kv is None) == (block_table is None), "given with extra_kv, and only with it",
+        "block_table", (extra_kv is None) == (block_table is None), "a table if extra_kv is given, else None",
         "None" if block_table is None else "a tensor", "pass both or neither",
     )  # fmt: skip
     require(
@@ -189,18 +204,19 @@ def decode(
                 require(
                     "topk",
                     most <= topk,
-                    f"at least {most}, all that block_table names",
+                    f"at least {most}, the tokens of all pages in block_table",
                     str(topk),
                     "pass an index, or a narrower table",
                 )
-                # Rows that are taken whole, whose scores nothing reads: memory of the smaller dtype.
+                # All tokens are selected, so nothing reads these scores: their dtype is the smallest.
                 shape = rows, -(-most // 8) * 8
                 if kept is None:
                     scores = q.new_empty(shape, dtype=torch.bfloat16)
                 else:
                     scores = kept.get("unread scores", shape, torch.bfloat16, q.device, zeroed=False)
                 extra = topk_selector(
-                    scores, compressed.view(rows), topk, block_table=block_table, page_size=page, next_n=next_n, **options
+                    scores, compressed.view(rows), topk, block_table=block_table, page_size=page,
+                    next_n=next_n, **options
                 )  # fmt: skip
             else:
                 require(
@@ -208,15 +224,16 @@ def decode(
                     page == PAGE,
                     f"pages of {PAGE} tokens with an index",
                     str(page),
-                    "lay both caches out alike",
+                    f"use pages of {PAGE} tokens in both caches",
                 )
                 logits = _logits(kept, (*seq_lens.shape, block_table.shape[1] * PAGE), q)
                 lightning_indexer(
-                    index.q, index.k_cache, index.weights, compressed, block_table, out=logits, skip_below=topk, **options
+                    index.q, index.k_cache, index.weights, compressed, block_table, out=logits,
+                    skip_below=topk, **options
                 )  # fmt: skip
                 extra = topk_selector(
-                    logits.view(rows, -1), compressed.view(rows), topk, block_table=block_table, page_size=PAGE,
-                    next_n=next_n, **options,
+                    logits.view(rows, -1), compressed.view(rows), topk, block_table=block_table,
+                    page_size=PAGE, next_n=next_n, **options,
                 )  # fmt: skip
         out, lse = sparse_mla(
             q, None, kv, ids, sm_scale=sm_scale, extra_kv=extra_kv, extra_indices=extra, attn_sink=attn_sink,

@@ -1,10 +1,12 @@
 """Torch ops, one module an operation.
 
-Arguments they share:
-    executor: "cuda", "interpreter" or "emulator". By default cuda for CUDA tensors; CPU tensors need a name.
-    variant: id of the variant to run; by default the registry selects.
-    arch: architecture whose variants run off the GPU, sm_90a by default; ignored on a GPU.
-    workspace: a `Workspace` for launches that may overlap others; by default one per thread, device and stream.
+Arguments that all ops share:
+    executor: "cuda", "interpreter" or "emulator". CUDA tensors take "cuda" by default; CPU tensors need a
+        name.
+    variant: the id of the variant to run; by default the registry selects one.
+    arch: the architecture whose variants run on the CPU, "sm_90a" by default; ignored on a GPU.
+    workspace: a `Workspace` for launches that may overlap others; by default one per thread, device and
+        stream.
 """
 
 from ..kernels.gqa_forward.op import gqa_forward

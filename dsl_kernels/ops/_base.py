@@ -1,9 +1,9 @@
-"""What every op shares: operands in, a prepared launch out, with the host work done once a shape.
+"""What every op shares: operands in, a prepared launch out, with the host's work done once for a shape.
 
-The first call of a shape validates it, selects a variant, loads it and sizes the workspace. Later calls look the
-result up by the operands' shapes, strides, dtypes and alignment, and launch: no allocation but of outputs that the
-caller leaves out, once the workspace has grown, no synchronisation, no device read, so a call can be captured in a
-CUDA graph. Nothing here names an operand: what an operation takes is declared by its problem.
+The first call of a shape validates the operands, selects and loads a variant, and sizes the workspace. Later
+calls find the prepared launch by the operands' shapes, strides, dtypes and alignment, and launch it. Such a
+call does not synchronise, reads nothing back and allocates only the outputs that the caller left out, so a
+CUDA graph can capture it. Nothing here names an operand: the operation's problem declares its operands.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ DEFAULT_CPU_ARCH = "sm_90a"
 
 @dataclass(slots=True)
 class _Prepared:
-    """What the first call of a shape worked out.
+    """What the first call of a shape prepared for later ones.
 
     Attributes:
-        bound: what the caller's operands say; `dims` has the launch's own beside theirs.
-        sms: SMs that the launch was sized for.
-        fixed: scalars of the launch, and constants for inputs, and for outputs of which nobody makes one, that the caller
-            left out.
-        outputs: templates of the outputs that the caller left out: memory of their shape without any of its own.
+        bound: the facts of the caller's operands.
+        dims: sizes by name: of the operands and of the launch.
+        sms: the number of SMs that the launch was sized for.
+        fixed: the launch's scalars, and constants for the inputs and unwanted outputs that the caller left
+            out.
+        outputs: templates of the outputs that the caller left out: one element, expanded to their shape.
     """
 
     launch: executors.Launcher
@@ -59,7 +60,8 @@ class _Prepared:
 
 
 _prepared: dict[tuple[Any, ...], _Prepared] = {}
-# How many SMs to size a call's launch for, by its key and stream, where the stream has fewer than the GPU.
+# The number of SMs to size a call's launch for, by its key and stream, if the stream has fewer SMs than the
+# GPU.
 _fewer_sms: dict[tuple[Any, int], int] = {}
 _launchers: dict[tuple[str, str, int | None], executors.Launcher] = {}
 _loading: dict[tuple[str, str, int | None], threading.Lock] = {}
@@ -67,7 +69,7 @@ _constants: dict[tuple[Any, ...], torch.Tensor] = {}
 
 
 def clear() -> None:
-    """Forget prepared launches (after the generated set or a tuned table changed)."""
+    """Forget prepared launches; needed after the generated set or a tuned table changed."""
     _prepared.clear()
     _fewer_sms.clear()
     _launchers.clear()
@@ -75,10 +77,10 @@ def clear() -> None:
 
 
 def _constant(spec: OperandSpec, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """What stands for an input the caller left out, made once.
+    """The tensor in place of an input that the caller left out, made once.
 
-    Inside a capture it is made for that graph alone, where its filling replays. Outside it is complete before another
-    stream can see it.
+    Inside a capture the tensor belongs to that graph, and the graph's replays fill it. Outside, this waits
+    until the tensor is filled, as another stream may read it.
     """
     key = (spec.default, shape, spec.torch_dtype, device)
     held = _constants.get(key)
@@ -93,12 +95,22 @@ def _constant(spec: OperandSpec, shape: tuple[int, ...], device: torch.device) -
 
 
 def selections() -> list[registry.Selection]:
-    """What the prepared launches of this process run, in the order of their first call."""
+    """The selections of this process's prepared launches, in the order of their first calls."""
     return [prepared.selection for prepared in list(_prepared.values())]
 
 
 def preload(selection: registry.Selection, device: torch.device, executor: str = "cuda") -> None:
-    """Compile or load a variant before its first call."""
+    """Load a variant before its first call, and compile it if the cache lacks it.
+
+    Args:
+        selection: names the variant, from `registry.select`.
+        device: where the variant will run.
+        executor: "cuda", "interpreter" or "emulator".
+
+    Raises:
+        CompileError, ToolchainError: the variant cannot be compiled here.
+        LaunchError: a CUDA graph is being captured on `device`.
+    """
     _launcher(executor, selection, device)
 
 
@@ -113,22 +125,28 @@ def run(
     static: Mapping[str, int] | None = None,
     launch: Mapping[str, int] | None = None,
 ) -> registry.Selection:
-    """Launch `op` on operands that hold every input, output and scalar of its declaration.
+    """Launch `op` on a dict that has every input, output and scalar of its declaration.
 
     Args:
-        operands: the caller's own dict: outputs and optional inputs that are None, the workspace and the launch's
-            scalars are filled in.
-        static: dims that no operand gives (k of an output left out, integer scalars that guards look at).
-        executor: "cuda", "interpreter" or "emulator"; by default cuda for CUDA tensors, else an error.
-        variant: id of the variant to use.
-        arch: architecture whose variants run when the executor is not a GPU; sm_90a by default.
-        launch: overrides of launch dims such as splits.
+        op: the operation.
+        form: a form of its operands.
+        operands: changed in place: this fills in outputs and optional inputs that are None, the workspace and
+            the launch's scalars.
+        executor: "cuda", "interpreter" or "emulator"; CUDA tensors take "cuda" by default, CPU tensors need
+            one.
+        variant: the id of the variant to run; by default the registry selects one.
+        arch: the architecture whose variants run if the executor is not "cuda"; "sm_90a" by default.
+        workspace: scratch memory; by default one per thread, device and stream.
+        static: dims that no operand has: `k` of an output left out, integer scalars that guards test.
+        launch: launch dims, such as `splits`, in place of those that the policy gives.
 
     Returns:
-        What ran.
+        The selection that ran.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: an operand that does not fit, or an output that overlaps another.
+        ArgumentTypeError, InvalidArgumentError: an operand does not fit, or an output overlaps another
+            operand.
+        LaunchError: the driver refused the launch, or a capture needs memory that was not there before it.
     """
     if workspace is not None and workspace.__class__ is not Workspace:
         require_workspace(workspace)
@@ -152,7 +170,7 @@ def run(
     if _fewer_sms and (sms := _fewer_sms.get((key, stream), 0)):
         key = (*key, sms)
         known = _prepared.get(key)
-    # A meta tensor gives the facts of one on the CPU; no executor takes it.
+    # A meta tensor has the same facts as a CPU tensor, but no executor takes it.
     if known is None or not (on_gpu or device.type == "cpu"):
         bound = bind(problems.get(op).operands(form), operands, static)
         prepared = _prepare(op, form, bound, executor, variant, arch, device, dict(launch or {}), sms)
@@ -185,7 +203,7 @@ def run(
             if len(_fewer_sms) >= PREPARED_LIMIT:
                 _fewer_sms.clear()
             _fewer_sms[key[:-1] if sms else key, stream] = prepared.sms // 2
-            # Their sizes would be taken for the caller's.
+            # Else `bind` would read the sizes of these operands as the caller's.
             operands.update(dict.fromkeys((*prepared.fixed, *(name for name, *_ in prepared.workspace.each))))
             return run(op, form, operands, executor, variant, arch, workspace, static)
         except BaseException:
@@ -249,7 +267,7 @@ def _prepare(
 
 
 def _without_kernel(bound: Bound) -> executors.Launcher | None:
-    """What serves a call in which no element is written, or in which an input that is given has none to read."""
+    """A launcher for a call that writes no element, or whose input has no element to read; else None."""
     unwanted = [spec for spec in bound.missing if spec.default is not None]
     outputs = [spec for spec in bound.specs if spec.kind == "out" and spec not in unwanted]
     if all(0 in _extents(spec, bound.dims) for spec in outputs):
@@ -261,7 +279,7 @@ def _without_kernel(bound: Bound) -> executors.Launcher | None:
 def _finish(
     key: tuple[Any, ...], prepared: _Prepared, operands: Mapping[str, Any], device: torch.device
 ) -> None:
-    """Let the executor look at the operands of a first call; then keep what was prepared, but for a capture's own."""
+    """Let the executor check the operands of a first call; keep the launch unless a graph is captured."""
     prepared.launch.check(operands, prepared.dims)
     if capturing(device):
         return

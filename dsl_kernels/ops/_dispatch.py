@@ -1,4 +1,4 @@
-"""Whose call it is: a plain one, or one that torch's dispatcher has to see."""
+"""Tells plain calls from those that torch's dispatcher has to see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ dispatch_modes = torch._C._len_torch_dispatch_stack
 function_modes = torch._C._len_torch_function_stack
 transform = torch._C._functorch.peek_interpreter_stack
 AT_ONCE = "is_compiling() or dispatch_modes() or function_modes() or transform() is not None"
-"""False where nothing watches: `watched` need not be asked, whose call would cost every op's a tenth of a microsecond."""
+"""Tested before `watched` is called, as that call would cost every op a tenth of a microsecond."""
 
 
 class Unaddressed(InvalidArgumentError):
@@ -26,17 +26,17 @@ class Unaddressed(InvalidArgumentError):
 def watched() -> bool:
     """Whether a call has to pass torch's dispatcher: a graph is traced, or a mode is active.
 
-    A default device is a mode too, but one that tensors made with an explicit device do not feel.
+    A default device is a mode too, but does not count: the ops make tensors with an explicit device.
 
     Raises:
-        InvalidArgumentError: within a transform of `torch.func`.
+        InvalidArgumentError: the call is within a transform of `torch.func`.
     """
     if is_compiling() or dispatch_modes():
         return True
     if transform() is not None:
         raise InvalidArgumentError(
             "the call",
-            expected="no transform of torch.func around it, as an op has neither a derivative nor a rule for batches",
+            expected="no transform of torch.func around it: an op has no derivative and no batching rule",
             got=f"a call within torch.func.{transform().key().name.lower()}",
             fix="call the op outside of the transform; batches are a dimension of its operands",
         )
@@ -47,7 +47,7 @@ def watched() -> bool:
 
 
 def dispatched(value: object) -> bool:
-    """Whether a tensor's class says itself what operations on it do."""
+    """Whether a value is a tensor of a class that defines operations itself (`__torch_dispatch__`)."""
     return (
         isinstance(value, torch.Tensor)
         and type(value).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
@@ -56,6 +56,6 @@ def dispatched(value: object) -> bool:
 
 @contextmanager
 def of_its_own() -> Iterator[None]:
-    """Within it tensors are made as in a process without modes: what is kept must not be of the caller's kind."""
+    """Make tensors as in a process without modes: kept tensors must not be of the caller's kind."""
     with torch.inference_mode(False), torch._C.DisableTorchFunction(), _disable_current_modes():
         yield

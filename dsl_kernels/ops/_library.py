@@ -1,8 +1,8 @@
 """Public ops as custom ops of torch, so that `torch.compile`, `torch.export` and modes see each as one call.
 
-Everything is derived: the arguments from the function's signature, what it writes and how large that is from the
-operands of its problem. `dsl_kernels::<op>` returns its outputs, `dsl_kernels::<op>_out` writes into those it is given.
-Both take every argument of the function, a workspace as its handle, and run the function itself.
+The arguments follow from the function's signature, and the outputs with their sizes from the operands of its
+problem. `dsl_kernels::<op>` returns its outputs, `dsl_kernels::<op>_out` writes into given ones. Both take
+every argument of the function, with a workspace as its handle, and run the function.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ from .workspace import require_workspace, workspace_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 NAMESPACE = __name__.partition(".")[0]
-"""Of the custom ops: the package's name, so that copies of it under other names do not meet."""
+"""The custom ops' namespace: the package's name, so that a renamed copy of the package has its own."""
 
 _TYPES = {
     "torch.Tensor": "Tensor", "torch.Tensor | None": "Tensor?", "int": "SymInt", "int | None": "SymInt?",
-    "float": "float", "float | None": "float?", "bool": "bool", "str": "str", "str | None": "str?", "Workspace | None": "SymInt?",
+    "float": "float", "float | None": "float?", "bool": "bool", "str": "str", "str | None": "str?",
+    "Workspace | None": "SymInt?",
 }  # fmt: skip
 
 
 def torch_op(op: str, form: str, also: tuple[str, ...] = ()) -> Callable[[F], F]:
-    """Decorate a public op: the function itself, or a call of the custom op wherever torch has to see the call.
+    """Decorate a public op: it calls the function, or the custom op if torch has to see the call.
 
-    That is where a graph is traced, where a mode is active, and for tensors that have no memory of their own, such as
-    fake or distributed ones.
+    Torch has to see the call while it traces a graph, while a mode is active, and for tensors without memory
+    of their own, such as fake or distributed ones.
 
     Args:
-        op, form: the problem and a form of it, whose outputs are those of every form the function may choose. Outputs of
-            the first argument's dtype, where that differs between the forms, follow it.
-        also: arguments that the function writes where they are given, and that are no operand of the problem.
+        op: the operation.
+        form: a form of it; every form that the function may choose must have the same outputs. An output
+            whose dtype is the first argument's in every form follows that argument.
+        also: optional arguments that the function writes and that are no operands of the problem.
     """
 
     def made(function: F) -> F:
@@ -56,7 +58,7 @@ def torch_op(op: str, form: str, also: tuple[str, ...] = ()) -> Callable[[F], F]
             p.name if p.kind is not p.KEYWORD_ONLY else f"{p.name}={p.name}" for p in parameters
         )
         named = ", ".join(f"{p.name}={p.name}" for p in parameters)
-        # Written out: packing and unpacking *args and **kwargs would cost a call half a microsecond.
+        # Generated with its argument names, as *args and **kwargs would cost a call half a microsecond.
         text = (
             f"def {function.__name__}{plain}:\n"
             f"    if ({AT_ONCE}) and watched():\n"
@@ -91,7 +93,7 @@ def torch_op(op: str, form: str, also: tuple[str, ...] = ()) -> Callable[[F], F]
 
 
 class _TorchOp:
-    """What torch knows of a public op."""
+    """A public op as torch sees it: its schema, its outputs and their sizes."""
 
     def __init__(self, function: Callable[..., Any], op: str, form: str, also: tuple[str, ...]) -> None:
         problem = problems.get(op)
@@ -104,9 +106,9 @@ class _TorchOp:
             for spec in specs
             if spec.kind == "out" and spec.default is None
         }
-        # Outputs that are written only where a caller gives them.
+        # Outputs that are only written if the caller gives them.
         self.wanted = (*(s.label for s in specs if s.kind == "out" and s.default is not None), *also)
-        # Where a dim is read: an axis of a tensor that is handed on as it comes, or a number.
+        # The source of a dim: an axis of a tensor that is passed on unchanged, or an integer argument.
         places: dict[str, tuple[str, int | None]] = {
             n: (n, None) for n, p in parameters.items() if p.annotation == "int"
         }
@@ -123,7 +125,7 @@ class _TorchOp:
         if unknown := [dim for dim in dims if dim not in places]:
             raise DeclarationError(
                 f"outputs of {function.__name__}",
-                expected="extents that an input has by its name, that an integer argument gives, or that `sizes` states",
+                expected="extents of an input of that name, of an integer argument, or from `sizes`",
                 got=f"{unknown[0]} in {op}",
                 fix="state the output's sizes in its OperandSpec",
             )
@@ -133,16 +135,16 @@ class _TorchOp:
         self.writing = self._define(f"{function.__name__}_out", (*self.outputs, *self.wanted))
 
     def _follows(self, output: OperandSpec, problem: Problem) -> bool:
-        """Whether an output has the first argument's dtype in every form, and not the same in all."""
+        """Whether an output has the first argument's dtype in every form, and forms differ in it."""
         forms = [{spec.label: spec.torch_dtype for spec in specs} for specs in problem.forms.values()]
         pairs = {(form.get(self.first), form.get(output.label)) for form in forms}
         return len(pairs) > 1 and all(first is not None and first == dtype for first, dtype in pairs)
 
     def _define(self, name: str, written: tuple[str, ...]) -> Any:
-        """Register the op that returns its outputs, or the one that writes into those named."""
+        """Register the op that returns its outputs, or with `written` the one that writes into those."""
         asked = (*self.outputs, *self.wanted)
         taken = [p for p in self.signature.parameters.values() if p.name not in asked]
-        # torch takes no tensor by keyword alone.
+        # Torch has no keyword-only tensor arguments.
         placed = [p for p in taken if p.kind is not p.KEYWORD_ONLY or "Tensor" in p.annotation]
         required = [p for p in placed if p.default is p.empty]
         optional = [p for p in placed if p.default is not p.empty]
@@ -160,7 +162,7 @@ class _TorchOp:
         returned = "()" if written else f"({', '.join(['Tensor'] * len(self.outputs))})"
 
         def named(args: tuple[Any, ...], others: dict[str, Any]) -> dict[str, Any]:
-            # torch hands on no trailing argument that has its default.
+            # Torch leaves out trailing arguments that have their default.
             return {**{p.name: p.default for p in taken}, **dict(zip(names, args, strict=False)), **others}
 
         def run(*args: Any, **others: Any) -> Any:
@@ -183,7 +185,7 @@ class _TorchOp:
         return getattr(getattr(torch.ops, NAMESPACE), name)
 
     def new(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """Outputs of the sizes that follow from the arguments."""
+        """New outputs of the sizes that follow from the arguments."""
         sizes = [
             arguments[name] if axis is None else arguments[name].shape[axis] for name, axis in self.places
         ]
@@ -194,7 +196,7 @@ class _TorchOp:
         }
 
     def traced(self, **arguments: Any) -> Any:
-        """The call inside of a graph."""
+        """The call while torch traces a graph or a mode is active."""
         given = {name: arguments.pop(name) for name in (*self.outputs, *self.wanted)}
         workspace = arguments.get("workspace")
         if workspace is not None:
@@ -209,10 +211,10 @@ class _TorchOp:
         return _one_or_all({name: given[name] for name in self.outputs})
 
     def foreign(self, **arguments: Any) -> Any:
-        """The call on a subclass of tensors, which says itself what an op on it does.
+        """The call on a tensor subclass, which defines what an op on it does.
 
         Raises:
-            InvalidArgumentError: it does not.
+            InvalidArgumentError: the subclass does not define this op.
         """
         try:
             return self.traced(**arguments)
@@ -224,7 +226,7 @@ class _TorchOp:
                 name,
                 expected=f"plain tensors, or a subclass that runs {self.function.__name__}",
                 got=f"{type(tensor).__name__}: {str(refused).partition(chr(10))[0]}",
-                fix="pass the tensor that lies on this device (of a DTensor, its to_local())",
+                fix="pass the tensor on this device (of a DTensor, its to_local())",
             ) from refused
 
 
@@ -233,17 +235,17 @@ def _one_or_all(outputs: dict[str, torch.Tensor]) -> Any:
 
 
 def _spelled(parameter: inspect.Parameter) -> str:
-    """A parameter in a schema.
+    """A parameter as a schema spells it.
 
     Raises:
-        DeclarationError: an annotation that no schema has a type for.
+        DeclarationError: torch's schemas have no type for the annotation.
     """
     if parameter.annotation not in _TYPES:
         raise DeclarationError(
             f"argument {parameter.name} of an op",
             expected="one of " + ", ".join(_TYPES),
             got=str(parameter.annotation),
-            fix="annotate it so, in a module that imports annotations from __future__",
+            fix="use one of these annotations, in a module that imports annotations from __future__",
         )
     text, default = f"{_TYPES[parameter.annotation]} {parameter.name}", parameter.default
     if default is parameter.empty:

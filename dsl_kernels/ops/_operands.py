@@ -1,4 +1,4 @@
-"""What the ops look at in their operands at every call: facts that a prepared launch depends on, and refusals."""
+"""What every call checks of its operands, and the facts that a prepared launch depends on."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ _warned: set[str] = set()
 def identity(
     op: str, form: str
 ) -> Callable[[Mapping[str, Any]], tuple[tuple[Any, ...], torch.device, tuple[int, ...] | None]]:
-    """A function, written out for the operands of a problem's form, of what a prepared launch depends on.
+    """Make a function from operands of a form to the facts that a prepared launch depends on.
 
-    That is every tensor's shape, dtype, device, strides (or that it is contiguous) and alignment to 16 bytes; beside
-    it come the device of the first, and every address where the caller gave an output. It runs at every call, where a
-    loop over the declaration would take microseconds.
+    The facts are each tensor's shape, dtype, device, strides (or whether it is contiguous) and address modulo
+    16 bytes. The function returns the facts, the first tensor's device, and all addresses if the caller gave
+    an output, else None. The function's code names each operand, as every call runs it, and a loop over the
+    declaration would take microseconds.
     """
     specs = [s for s in problems.get(op).operands(form) if s.kind in ("in", "out")]
     lines, parts = _checked_scalars(problems.get(op).operands(form)), [repr(op), repr(form)]
@@ -56,9 +57,9 @@ def identity(
     lines += ["if forward_ad._current_level >= 0:", "    refuse_tangents(specs, o)"]
     lines.append(f"return ({', '.join(parts)}, low and ({each})), t0.device, ({places}) if {given} else None")
     scope: dict[str, Any] = {
-        "grad_enabled": torch.is_grad_enabled, "warn_once": _warn_of_no_backward, "integer": integer, "finite": finite,
-        "absent": _absent, "forward_ad": forward_ad, "specs": specs, "refuse_tangents": _refuse_tangents,
-        "inf": math.inf,
+        "grad_enabled": torch.is_grad_enabled, "warn_once": _warn_of_no_backward, "integer": integer,
+        "finite": finite, "absent": _absent, "forward_ad": forward_ad, "specs": specs,
+        "refuse_tangents": _refuse_tangents, "inf": math.inf,
     }  # fmt: skip
     exec("def identity(o):\n" + "\n".join(f"    {line}" for line in lines), scope)
     found: Callable[[Mapping[str, Any]], Any] = scope["identity"]
@@ -66,7 +67,7 @@ def identity(
 
 
 def _checked_scalars(specs: tuple[OperandSpec, ...]) -> list[str]:
-    """Statements that put what a caller gave for a scalar right, or refuse it; a right one costs no call."""
+    """Statements that convert or refuse a caller's scalars; one of the right type and range costs no call."""
     lines = []
     for spec in specs:
         held = f"o[{spec.name!r}]"
@@ -80,7 +81,7 @@ def _checked_scalars(specs: tuple[OperandSpec, ...]) -> list[str]:
                 f"    {held} = integer({spec.label!r}, v, {low}, {high})",
             ]
         else:
-            # An infinity less itself is no number.
+            # An infinity minus itself is NaN, so this refuses infinities and NaN.
             lines += [
                 f"v = {held}",
                 f"if type(v) is not float or v - v != 0.0 or not {low} <= v <= {high}:",
@@ -93,17 +94,17 @@ def _warn_of_no_backward(op: str) -> None:
     if op not in _warned:
         _warned.add(op)
         warnings.warn(
-            f"dsl_kernels.{op}: an input requires a gradient, but there is no backward: the outputs have none. "
-            "Call it under torch.no_grad() to say that none is wanted",
+            f"dsl_kernels.{op}: an input requires a gradient, but the op has no backward: its outputs "
+            "have none. Call the op under torch.no_grad() to say that no gradient is wanted",
             stacklevel=5,
         )
 
 
 def _refuse_tangents(specs: Iterable[OperandSpec], operands: Mapping[str, Any]) -> None:
-    """Refuse tensors with a derivative in forward mode, which an op would drop without a word.
+    """Refuse tensors with a derivative in forward mode, which an op would drop silently.
 
     Raises:
-        InvalidArgumentError: one of them has one.
+        InvalidArgumentError: a tensor has such a derivative.
     """
     for spec in specs:
         tensor = operands[spec.name]
@@ -117,12 +118,12 @@ def _refuse_tangents(specs: Iterable[OperandSpec], operands: Mapping[str, Any]) 
 
 
 def _absent(name: str, tensor: torch.Tensor) -> int:
-    """The address of a tensor that has none: 0 where it has no elements either.
+    """The address, 0, of a tensor without elements.
 
     Raises:
-        Unaddressed: it stands for elements that lie nowhere.
+        Unaddressed: the tensor has elements, but no memory.
     """
-    # Tensors of other devices, which are refused by their device, may have no address.
+    # Tensors of other devices may have no address; another check refuses their device.
     if tensor.numel() and tensor.device.type in ("cpu", "cuda"):
         raise Unaddressed(
             name,
@@ -134,6 +135,11 @@ def _absent(name: str, tensor: torch.Tensor) -> int:
 
 
 def require_names(executor: Any, variant: Any, arch: Any) -> None:
+    """Require that each of these arguments is a string or None.
+
+    Raises:
+        ArgumentTypeError: names the argument that is not.
+    """
     for name, value in (("executor", executor), ("variant", variant), ("arch", arch)):
         if value is not None and not isinstance(value, str):
             raise ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""Views of a caller's tensors, kept while those live: taking them anew would cost every call microseconds."""
+"""Views of a caller's tensors, kept while the tensors live: new ones would cost every call microseconds."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ def kept_views(
     first: torch.Tensor,
     second: torch.Tensor | None,
 ) -> Split:
-    """The form, and the operands and scalars that `split` makes of one or two tensors, kept for each `split`.
+    """The form, and the operands and scalars, that `split` makes of one or two tensors; kept for later calls.
 
-    A tensor that was given other memory, another shape or another dtype (`set_`, `resize_`, `.data = `) is looked at
-    again.
+    A tensor that got other memory, another shape or another dtype (`set_`, `resize_`, `.data =`) is split
+    anew.
 
     Args:
-        name: what the caller knows the tensors by.
-        split: raises for tensors that it cannot take.
+        name: the caller's name of the tensors, for errors.
+        split: makes the form and its operands; raises for tensors that it cannot take.
+        first: a tensor.
+        second: another tensor, or None.
 
     Raises:
-        Unaddressed: a tensor without memory of its own.
+        Unaddressed: a tensor has no memory of its own.
     """
     try:
         if second is None:
@@ -46,8 +48,11 @@ def kept_views(
     except Exception as error:
         split(first, second)
         raise Unaddressed(
-            name, expected="a tensor in memory", got=str(error).partition("\n")[0], fix="pass plain torch tensors"
-        ) from None  # fmt: skip
+            name,
+            expected="a tensor in memory",
+            got=str(error).partition("\n")[0],
+            fix="pass plain torch tensors",
+        ) from None
     held = _kept.get(key)
     if (
         held is not None
@@ -60,7 +65,7 @@ def kept_views(
     found = form, {name: _unattached(x) if isinstance(x, torch.Tensor) else x for name, x in operands.items()}
 
     def forget(gone: _Reference) -> None:
-        # The place may have been taken over by then, by another thread as well.
+        # Another tensor, maybe of another thread, may have the key by then.
         present = _kept.get(key)
         if present is not None and (present[0] is gone or present[1] is gone):
             _kept.pop(key, None)
@@ -71,9 +76,9 @@ def kept_views(
 
 
 def _unattached(rows: torch.Tensor) -> torch.Tensor:
-    """The same memory without a reference to the caller's tensor, which a view has and which would keep it alive."""
+    """The same memory, without the reference to the caller's tensor by which a view keeps it alive."""
     with of_its_own():
         alone = torch.empty(0, dtype=rows.dtype, device=rows.device)
         alone.set_(rows.untyped_storage(), rows.storage_offset(), rows.shape, rows.stride())
-    # Whether a gradient is wanted is asked of what the ops are handed.
+    # The ops ask the tensors that they get whether a gradient is wanted.
     return alone.requires_grad_(rows.requires_grad)

@@ -1,4 +1,4 @@
-"""Scratch memory of the ops: workspaces that grow and are kept, and the zeros that captured launches count with."""
+"""Scratch memory of the ops: workspaces, and zeroed counters for captured launches."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from ..errors import ArgumentTypeError, InvalidArgumentError, LaunchError
 from ..runtime.driver import capture_id
 from ._dispatch import of_its_own
 
-# Words that captures share out, in elements: 16 MiB. Attention whose CTAs send one another parts takes up to 5 MiB of them.
+# int32 elements that captures share, 16 MiB. Attention whose CTAs send parts to one another takes up to 5
+# MiB.
 SLAB = 1 << 22
-# Shapes whose launches stay prepared; prompts of every length would otherwise add up for as long as the process lives.
+# Shapes whose launches stay prepared, as prompts of every length would otherwise fill the memory.
 PREPARED_LIMIT = 4096
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Buffers:
-    """The workspace operands of one prepared launch; found by identity, which costs nothing to hash.
+    """The workspace operands of one prepared launch, compared by identity, as hashing them costs time.
 
     Attributes:
-        each: name, shape, dtype and whether it is zeroed.
+        device: where they are.
+        each: of each operand the name, the shape, the dtype and whether it is zeroed.
     """
 
     device: torch.device
@@ -39,26 +41,27 @@ _by_handle: weakref.WeakValueDictionary[int, Workspace] = weakref.WeakValueDicti
 
 
 class Workspace:
-    """Scratch memory that ops share, grown on demand and kept.
+    """Scratch memory that ops share; it grows on demand and stays allocated.
 
-    Threads may share one: a call holds it until its launch is enqueued, a step of `dsl_kernels.dsa` until the last of
-    its launches is, and a launch on another stream than the one before waits for that stream. Graphs that may overlap
-    in time need a workspace each, and so do a graph and other work beside it: a replay waits for nothing.
+    Threads may share a workspace. A call locks it until its launch is enqueued, and a step of
+    `dsl_kernels.dsa` until its last launch is. A launch on another stream than the previous one waits for
+    that stream. Graphs that may overlap in time need a workspace each, as do a graph and work beside it: a
+    replay waits for nothing.
 
-    A launch captured in a CUDA graph keeps using the addresses it saw: keep the workspace for as long as such a graph,
-    as its memory goes back with it. Once a capture has used it, buffers that are replaced by larger ones stay alive;
-    before, they are given back. Without a workspace, ops keep
-    their own per thread, device and stream, and take what a capture needs from the graph's own pool, its counters from
-    memory that is set aside.
+    A captured launch uses the addresses of its capture. So keep the workspace for as long as the graph: the
+    workspace frees its memory when it goes. After a capture has used the workspace, it keeps buffers that
+    larger ones replace; before, it frees them. Without a workspace, ops have one per thread, device and
+    stream; a capture then takes buffers from the graph's memory pool, and counters from memory that is set
+    aside.
 
     Args:
-        transient: owned by one capture: its buffers may be allocated inside the graph. What has to be zero is taken
-            from memory outside the graph's pool, where a launch leaves zeros for the next one; with none left, every
-            replay zeroes it.
+        transient: the workspace belongs to one capture, and its buffers may be allocated inside the graph.
+            Zeroed buffers come from memory outside the graph's pool, where a launch leaves zeros for the next
+            one. If none is left, every replay zeroes the buffers.
     """
 
     def __init__(self, *, transient: bool = False) -> None:
-        # What a schema can carry in place of the object.
+        # Schemas of torch carry the handle in place of the object.
         self.handle = next(_handles)
         _by_handle[self.handle] = self
         self._transient = transient
@@ -71,7 +74,7 @@ class Workspace:
         self._views: dict[Buffers, dict[str, torch.Tensor]] = {}
 
     def held(self) -> AbstractContextManager[Any]:
-        """Keep other threads out for the length of a `with`: for launches that hand data on in one buffer."""
+        """Lock out other threads for a `with` block, for launches that pass data on in one buffer."""
         return self._lock
 
     def get(
@@ -79,9 +82,17 @@ class Workspace:
     ) -> torch.Tensor:
         """A contiguous tensor of this shape; a zeroed one is zero unless a kernel was interrupted.
 
+        Args:
+            name: names the buffer; the same name on a device gives the same memory.
+            shape: its extents.
+            dtype: its dtype.
+            device: where it is.
+            zeroed: fill the buffer with zeros when it is allocated.
+
         Raises:
-            LaunchError: the buffer would have to grow inside a capture, which would record its filling and not do it.
-            InvalidArgumentError: there is no such amount of memory.
+            LaunchError: the buffer would grow inside a capture, which would record its filling and not fill
+                it.
+            InvalidArgumentError: the device has too little memory.
         """
         count = math.prod(shape)
         with self._lock:
@@ -123,11 +134,11 @@ class Workspace:
         if self._captured:
             self._retired.append(held)
         elif held.is_cuda:
-            # Its memory belongs to the stream that it was allocated on, and may still be in use on this one.
+            # The allocator knows the buffer's own stream, but this stream may still use the buffer.
             held.record_stream(torch.cuda.current_stream(held.device))
 
     def _enter(self, device: torch.device) -> None:
-        """Before a use: note a capture; else wait for the stream that used the buffers last, where it is another."""
+        """Before a use: note a capture, or wait for the stream that used the buffers last."""
         if capturing(device):
             self._captured = True
             return
@@ -145,7 +156,7 @@ class Workspace:
                 held.record_stream(here)
 
     def views(self, wanted: Buffers) -> dict[str, torch.Tensor]:
-        """Tensors for a launch's workspace operands, kept until a buffer has to grow."""
+        """Tensors for a launch's workspace operands by name, kept until a buffer grows."""
         self._enter(wanted.device)
         return self._kept(wanted)
 
@@ -162,7 +173,7 @@ class Workspace:
         return held
 
     def interrupted(self, wanted: Buffers) -> None:
-        """Drop the zeroed buffers of a launch that raised: it may have left them otherwise."""
+        """Drop the zeroed buffers of a launch that raised, as it may have left other values in them."""
         with self._lock:
             for name, _, _, zeroed in wanted.each:
                 held = self._buffers.pop((name, wanted.device), None) if zeroed else None
@@ -171,7 +182,7 @@ class Workspace:
             self._views.clear()
 
     def beside(self, device: torch.device) -> torch.cuda.Stream:
-        """A stream for work beside the present one's, which a holder lets wait for that and then waits for."""
+        """A stream for work beside the current stream's; the caller synchronises the two streams."""
         with self._lock:
             found = self._beside.get(device.index)
             if found is None:
@@ -180,24 +191,24 @@ class Workspace:
 
     @property
     def bytes(self) -> int:
-        """Memory held now."""
+        """Bytes of memory that the workspace has allocated."""
         with self._lock:
             held = [*self._buffers.values(), *self._retired]
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
 
 class _Own(threading.local):
-    """This thread's workspaces by device and stream; they go when the thread ends."""
+    """This thread's workspaces by device and stream, freed when the thread ends."""
 
     def __init__(self) -> None:
         self.workspaces: dict[tuple[int | None, int], Workspace] = {}
 
 
 class _Zeros:
-    """Zeros outside every graph's pool, for the counters of captured launches.
+    """Zeros outside of every graph's memory pool, for the counters of captured launches.
 
-    Memory of the pool would be zeroed by a kernel of its own before each launch of every replay. The share of a
-    capture and stream stays its own: nothing tells when a graph is gone.
+    For memory of the pool, every replay would run a kernel that zeroes it before each launch. A share is
+    never taken back from its capture and stream, as nothing tells when a graph is gone.
     """
 
     def __init__(self) -> None:
@@ -207,7 +218,7 @@ class _Zeros:
         self._shares: dict[tuple[int | None, int], tuple[int, dict[str, torch.Tensor]]] = {}
 
     def refill(self, device: torch.device) -> None:
-        """Outside a capture: see to it that the next ones find some."""
+        """Allocate zeros for later captures; to be called outside of a capture."""
         if self._left.get(device.index, 0) >= SLAB // 2 or device.type != "cuda":
             return
         with self._lock:
@@ -218,7 +229,7 @@ class _Zeros:
             self._left[device.index] = SLAB
 
     def take(self, name: str, count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
-        """Zeros of the present capture and stream, the same ones for each of its launches; None where none are left."""
+        """Zeros that all launches of the current capture and stream share; None if none are left."""
         if dtype != torch.int32 or device.type != "cuda":
             return None
         stream = stream_of(device)
@@ -252,7 +263,7 @@ def capturing(device: torch.device) -> bool:
 def filled(
     name: str, shape: tuple[int, ...], value: float | None, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """New memory that outlives the call, whatever mode the caller is in."""
+    """New memory that outlives the call, in any mode of the caller; `value` None leaves it uninitialised."""
     try:
         with of_its_own():
             if value is None:
@@ -263,9 +274,9 @@ def filled(
 
 
 def no_memory(name: str, shape: tuple[int, ...], dtype: torch.dtype, error: Exception) -> Exception:
-    """What to raise for an allocation that failed."""
+    """The error to raise for an allocation that failed."""
     if isinstance(error, torch.OutOfMemoryError):
-        # What a caller that manages memory catches to make room.
+        # A caller that manages memory catches this error to make room.
         return error
     return InvalidArgumentError(
         name,
@@ -276,9 +287,10 @@ def no_memory(name: str, shape: tuple[int, ...], dtype: torch.dtype, error: Exce
 
 
 def own_workspace(device: torch.device, stream: int | None = None) -> Workspace:
-    """What the ops use without an explicit workspace: one per thread, device and stream, or one of the capture's.
+    """The workspace of ops that are given none: one per thread, device and stream, or a capture's own.
 
-    It is never one that a capture shares with other work: it ends with its thread, and a graph may live longer.
+    A capture does not share a thread's workspace, as that ends with the thread, and the graph may live
+    longer.
     """
     if capturing(device):
         return Workspace(transient=True)
@@ -292,7 +304,7 @@ def own_workspace(device: torch.device, stream: int | None = None) -> Workspace:
 
 
 def stream_of(device: torch.device) -> int:
-    """Address of the present stream of a device."""
+    """The handle of a device's current stream."""
     return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
 
 
@@ -300,7 +312,7 @@ def require_workspace(workspace: Any) -> None:
     """Refuse what is neither None nor a `Workspace`.
 
     Raises:
-        ArgumentTypeError: it is something else.
+        ArgumentTypeError: `workspace` is something else.
     """
     if workspace is not None and not isinstance(workspace, Workspace):
         raise ArgumentTypeError(
@@ -312,10 +324,10 @@ def require_workspace(workspace: Any) -> None:
 
 
 def workspace_of(handle: int | None) -> Workspace | None:
-    """The workspace that a traced graph names by its handle.
+    """The workspace that a traced graph names by its handle; None for None.
 
     Raises:
-        InvalidArgumentError: it is gone, or belongs to another process.
+        InvalidArgumentError: the workspace is gone, or belongs to another process.
     """
     if handle is None:
         return None
@@ -325,6 +337,6 @@ def workspace_of(handle: int | None) -> Workspace | None:
         raise InvalidArgumentError(
             "workspace",
             expected="a Workspace of this process that is still held",
-            got=f"the handle {handle} of none",
+            got=f"handle {handle}, which belongs to no workspace",
             fix="keep the Workspace for as long as the graph that was traced with it, or trace again",
         ) from None

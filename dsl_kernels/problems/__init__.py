@@ -1,4 +1,4 @@
-"""Problems of operations, found by name (`kernels/<op>/problem.py`), and what they are made of."""
+"""Problems of operations, found by name in `kernels/<op>/problem.py`, and their parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def get(op: str) -> Problem:
     """The problem of an operation.
 
     Raises:
-        UnknownNameError: no `kernels/<op>/problem.py`.
+        UnknownNameError: there is no `kernels/<op>/problem.py`.
     """
     problem: Problem = kernels.get(op, "problem", "PROBLEM", "operation")
     return problem

@@ -1,4 +1,4 @@
-"""What a problem is: operands with symbolic shapes, a torch reference, workloads, tolerances, bytes and FLOPs."""
+"""A problem: operands with symbolic shapes, a torch reference, workloads, tolerances, bytes and FLOPs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from ..errors import DeclarationError, InvalidArgumentError
 if TYPE_CHECKING:
     import torch
 
-# What a kernel does with values outside an operand's range when nothing is said: it may read or write out of bounds.
+# With values outside of an operand's range, a kernel may read or write out of bounds.
 UNDEFINED = "undefined"
 
 
 def axis_strides(name: str, axes: str) -> tuple[str | int, ...]:
-    """Names of the runtime dims that hold the strides of an operand's axes, each by its letter, but of the last, which is dense."""
+    """Strides of an operand for `OperandSpec.strides`: a runtime dim for each axis, by its letter.
+
+    The last axis is dense: its stride is 1.
+    """
     return (*(f"{name}_stride_{axis}" for axis in axes), 1)
 
 
 @dataclass(frozen=True)
 class Values:
-    """Which values an operand may hold, and what the kernels make of others.
+    """A rule of an operand's values, and what the kernels do with values that break it.
 
-    Executors off the GPU refuse values whose meaning is undefined; `DSL_KERNELS_CHECK_VALUES` refuses all others too.
+    Executors off the GPU refuse values for which kernels are undefined. `DSL_KERNELS_CHECK_VALUES` refuses
+    every value that breaks a rule.
 
     Attributes:
         allowed: the rule in words.
-        wrong: (operands, dims) -> a mask over the operand, True where the rule is broken.
-        otherwise: UNDEFINED, or what every executor makes of such a value.
+        wrong: (operands, dims) -> a bool mask of the operand's shape, True where a value breaks the rule.
+        otherwise: `UNDEFINED`, or how every executor reads such a value.
     """
 
     allowed: str
@@ -44,34 +48,42 @@ class Values:
 @checked
 @dataclass(frozen=True)
 class OperandSpec:
-    """What a problem says of one argument of its kernels; they stand in call order.
+    """One argument of a problem's kernels, which list their arguments in call order.
 
     Attributes:
-        shape: extents; a string is a runtime dim, or a static one that the variant's knobs fix. () is a scalar.
-        kind: "in", "out", "scalar", or of a kernel's own operands "workspace" (the caller allocates it).
-        row_stride: name of the runtime dim that holds the stride of axis 0 in elements; None means contiguous.
-        strides: of a tensor whose axes lie anyhow, the runtime dim (or number) that holds each axis' stride in elements, as
-            `axis_strides` names them; () means as `row_stride` says.
-        zeroed: a workspace that is zero on entry and that the kernel leaves zero, or an output that is added to.
-        align: bytes that the address, and the row stride, are multiples of: the widest access of any variant. 16 is
-            what vector loads, bulk copies and tensor maps need; operands that are read one element at a time need 4.
-        default: the value that fills an input which the caller leaves out; None where it is required. An output with one is
-            made for nobody: where the caller leaves it out, memory of that value, of its `sizes`, stands for it, and a
-            scalar tells the kernel to write nothing there.
-        argument: what the torch op calls it, where that is another name.
-        sizes: extents of an operand that the caller leaves out and that no other operand gives, as expressions over
-            the other dims.
-        limits: least and greatest value of a scalar that the caller gives, whole numbers for an integer; (-inf, inf)
-            takes what is finite. Every call is held to them.
+        name: its name in kernels.
+        shape: its extents. A string is a runtime dim, or a static dim that the variant's knobs fix. () is a
+            scalar.
+        dtype: its dtype, by a name of `dsl_kernels.dtypes`.
+        kind: "in", "out", "scalar", or "workspace" for a kernel's own operand that the caller allocates.
+        row_stride: the runtime dim that holds the stride of axis 0 in elements; None means contiguous.
+        strides: for a tensor with any strides, the runtime dim or the number that is each axis' stride in
+            elements, as `axis_strides` names them; () means that `row_stride` says it.
+        zeroed: a workspace that is zero on entry and that the kernel leaves zero, or an output that kernels
+            add to.
+        doc: what it means.
+        align: the address and the row stride are multiples of so many bytes, the widest access of any
+            variant. Vector loads, bulk copies and tensor maps need 16; operands read one element at a time
+            need 4.
+        default: the value that fills an input which the caller leaves out; None if the input is required. An
+            output with a default is optional work: if the caller leaves it out, memory of its `sizes` filled
+            with this value takes its place, and a scalar tells the kernel to write nothing there.
+        argument: its name in the torch op, if that is another one.
+        sizes: for an operand that the caller leaves out, extents that no other operand gives, as expressions
+            over the other dims.
+        limits: the least and the greatest value of a caller's scalar, whole numbers for an integer;
+            (-inf, inf) means finite. Every call checks them.
         requires: expressions over the dims that must hold.
         values: rules of its values.
-        of_nothing: of an output, the value of its elements where an input has none, or the scalar operand that gives it;
-            a kernel would be handed an input without an address. None where such inputs are refused, or leave no element of
-            the output either.
-        may_be_empty: of an input, whether a kernel runs where it has no element, as others may have some.
-        longest: of an integer input, what its elements are where every row is as long as the call allows: a number or a dim.
-        peers: of an input that every rank of a group holds, the operand of [ranks] int64 that says how many bytes from this
-            rank's each rank's lies: 0 for its own. Kernels read the ranks' memory through it.
+        of_nothing: for an output, the value of its elements if an input has no elements, or the scalar
+            operand that gives the value: no kernel runs on an input without an address. None if such inputs
+            are refused, or if the output then has no elements either.
+        may_be_empty: for an input, whether a kernel runs although it has no elements.
+        longest: for an integer input, its elements if every row is as long as the call allows: a number or a
+            dim.
+        peers: for an input that every rank of a group has, the operand [ranks] int64 with the distance in
+            bytes from this rank's input to each rank's, 0 for its own. Kernels read the ranks' memory through
+            it.
     """
 
     name: str
@@ -98,8 +110,8 @@ class OperandSpec:
         if self.peers and (self.kind != "in" or not self.shape):
             raise DeclarationError(
                 f"operand {self.name}",
-                expected="a tensor that is only read, where other ranks hold one too",
-                got=f"kind {self.kind} with peers",
+                expected="an input tensor, as kernels only read peers' memory",
+                got=f"kind {self.kind} and shape {self.shape} with peers",
                 fix="leave out `peers`, or declare it an input",
             )
         if self.limits is None:
@@ -109,42 +121,49 @@ class OperandSpec:
         if self.kind != "scalar" or not low <= high or not whole:
             raise DeclarationError(
                 f"limits of operand {self.name}",
-                expected="of a scalar, the least value and then the greatest, whole numbers for an integer",
+                expected="a scalar's least value and then its greatest, whole numbers for an integer",
                 got=f"({low}, {high}) of {self.kind} {self.name}, {self.dtype}",
-                fix="correct the limits, or state what values a tensor may hold by `values`",
+                fix="correct the limits; for a tensor, state which values it may have with `values`",
             )
 
     @property
     def layout(self) -> tuple[str | int, ...] | None:
-        """The stride of each axis, a runtime dim or a number; None where it is contiguous."""
+        """The stride of each axis in elements, a dim or a number; None if the operand is contiguous."""
         return self.strides or ((self.row_stride, 1) if self.row_stride else None)
 
     @property
     def optional(self) -> bool:
-        """Whether a caller may leave it out: an output, or an input with a default."""
+        """Whether a caller may leave the operand out: an output, or an input with a default."""
         return self.kind == "out" or self.default is not None
 
     @property
     def label(self) -> str:
-        """The name that a caller knows it by."""
+        """The operand's name for callers."""
         return self.argument or self.name
 
     @property
     def torch_name(self) -> str:
-        """torch's name of the dtype."""
+        """Torch's name of the dtype."""
         return DTYPES[self.dtype].torch_name
 
     @property
     def torch_dtype(self) -> torch.dtype:
+        """Torch's dtype; imports torch."""
         return DTYPES[self.dtype].torch
 
 
 @checked
 @dataclass(frozen=True)
 class Workload:
-    """One concrete instance: a form of the problem, its sizes and how its random inputs are drawn.
+    """A named instance of a problem: a form, its sizes, and parameters of its random inputs.
 
-    `tier` is "tiny" (emulator and interpreter), "edge" (every trap at small size) or "real" (hardware sizes).
+    Attributes:
+        name: unique in its problem.
+        tier: "tiny" for the emulator and the interpreter, "edge" for hard cases at small sizes, or "real" for
+            sizes of production.
+        form: a form of the problem.
+        params: sizes and parameters of the inputs, by name.
+        doc: what it tests.
     """
 
     name: str
@@ -156,7 +175,7 @@ class Workload:
 
 @dataclass
 class Comparison:
-    """Outcome of checking outputs against the reference: figures by name, their limits, and what failed."""
+    """The outcome of comparing outputs with the reference: figures by name, their limits, and failures."""
 
     figures: dict[str, float] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
@@ -164,6 +183,7 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing failed."""
         return not self.failures
 
     def require(self, name: str, figure: float, limit: float) -> None:
@@ -182,9 +202,9 @@ class Comparison:
 
 GRIDS = ("core", "serving", "contest", "smoke", "wide")
 """Measuring grids."""
-# Queries, sequences or rows of the wide grid: powers of two, and what lies between them.
+# Queries, sequences or rows of the wide grid: powers of two, and numbers between them.
 WIDE = (1, 2, 3, 8, 16, 24, 37, 48, 64, 96, 128, 200, 512)
-# Scores that a point of the wide grid holds at most: a quarter of a gigabyte of them.
+# The most scores of a point of the wide grid: 256 MiB of float32.
 WIDE_SCORES = 1 << 26
 # Sequences and their lengths on each, for operations over rows of scores.
 ROW_GRIDS = {
@@ -198,11 +218,12 @@ ROW_GRIDS = {
 
 @dataclass(frozen=True)
 class PointName:
-    """A size that points of measuring grids call otherwise than the operands do.
+    """A size that has another name in points of measuring grids than in operands.
 
     Attributes:
-        name: what a point calls it.
-        dim: the runtime dim that it gives: the name's value times `each`, rounded up.
+        name: its name in a point.
+        dim: the runtime dim: the point's value times `each`, rounded up.
+        each: how much of the dim one of the point's value makes.
     """
 
     name: str
@@ -210,9 +231,11 @@ class PointName:
     each: Fraction | int = 1
 
     def of_point(self, value: int) -> int:
+        """The runtime dim for a point's value."""
         return math.ceil(value * self.each)
 
     def of_dim(self, value: int) -> int:
+        """The point's value for a runtime dim."""
         return math.ceil(Fraction(value) / self.each)
 
 
@@ -221,20 +244,22 @@ class Problem:
     """One operation, independent of any kernel.
 
     Attributes:
-        op: standard name of the operation.
-        forms: form name -> operands in ABI order.
+        op: the operation's name.
+        doc: what it computes.
+        forms: operands in call order, by form.
         workloads: named instances.
         make: (workload, generator) -> the "in" operands and scalars.
-        reference: (form, inputs) -> the expected outputs, in float64 where the output is floating point.
-        compare: (form, inputs, outputs, expected) -> Comparison against the tolerances of this problem.
-        bytes: (form, dims) -> the bytes that must move through device memory at least.
-        flops: (form, dims) -> floating-point operations by dtype of the unit that runs them.
-        units: (form, dims) -> what a call gives, by its name, and how much of it: rates are of that a second.
-        forms_share_workloads: (form, another one) -> whether a workload of the one can be drawn in the other, as its sizes mean
-            the same there; by default none can.
-        points: name of a measuring grid -> the forms and sizes that `bench` times; by default the workloads of tier
-            "real", on every grid.
-        names: form -> the sizes that its points call otherwise than its operands do, of two for one name the finer first.
+        reference: (form, inputs) -> the expected outputs, floating-point ones in float64.
+        compare: (form, inputs, outputs, expected) -> the `Comparison` with this problem's tolerances.
+        bytes: (form, dims) -> the least bytes that must move through device memory.
+        flops: (form, dims) -> floating-point operations, by the dtype of the unit that runs them.
+        units: (form, dims) -> the name of what a call produces, and its amount; throughput is this a second.
+        forms_share_workloads: (form, other form) -> whether the sizes of a workload mean the same in both, so
+            that either can draw it; by default they do not.
+        points: grid -> the forms and sizes that `bench` times on a measuring grid; by default the "real"
+            workloads, on every grid.
+        names: by form, the sizes that points name otherwise than operands do; of two for one name the finer
+            one first.
     """
 
     op: str
@@ -259,7 +284,7 @@ class Problem:
         return [(workload.form, dict(workload.params)) for workload in real or self.workloads]
 
     def dims(self, form: str) -> list[str]:
-        """The runtime dims of a form: extents, strides and whole scalars of its operands."""
+        """The runtime dims of a form: extents, strides and int32 scalars of its operands."""
         specs = self.operands(form)
         found = [extent for spec in specs for extent in spec.shape]
         found += [stride for spec in specs for stride in spec.layout or ()]
@@ -267,7 +292,7 @@ class Problem:
         return list(dict.fromkeys(name for name in found if isinstance(name, str)))
 
     def point_sizes(self, form: str) -> dict[str, Any]:
-        """What a point of a form may say, each with the value of the first grid's first point that says it."""
+        """The sizes that a form's points may have, each with the value of the first point that has it."""
         self.operands(form)
         found: dict[str, Any] = {}
         for grid in GRIDS:
@@ -276,18 +301,18 @@ class Problem:
         return found
 
     def form_of(self, given: Iterable[str]) -> str:
-        """The form that sizes without one are of: the first that knows them all, else the first."""
+        """The form of sizes that name none: the first form that knows all of them, else the first form."""
         names = set(given)
         return next(
             (form for form in self.forms if names <= self._known(form).keys()), next(iter(self.forms))
         )
 
     def dims_of(self, form: str, given: Mapping[str, Any]) -> dict[str, int]:
-        """Sizes by either vocabulary as runtime dims; what says how inputs are drawn, and no size, is left out.
+        """Sizes, named as in operands or in points, as runtime dims; parameters of the inputs are left out.
 
         Raises:
-            UnknownNameError: a name of neither; lists the near misses.
-            InvalidArgumentError: a value of another kind, or two names that say different things of one size.
+            UnknownNameError: neither has such a name; the error lists near misses.
+            InvalidArgumentError: a value of another kind, or two names that give one size two values.
         """
         self._check(form, given)
         dims = set(self.dims(form))
@@ -298,11 +323,11 @@ class Problem:
         return found
 
     def point_of(self, form: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Sizes by either vocabulary as those of a point.
+        """Sizes, named as in operands or in points, as those of a point.
 
         Raises:
-            UnknownNameError: a name that no point of the form has; lists the near misses.
-            InvalidArgumentError: a value of another kind, or two names that say different things of one size.
+            UnknownNameError: no point of the form has such a name; the error lists near misses.
+            InvalidArgumentError: a value of another kind, or two names that give one size two values.
         """
         self._check(form, given)
         sizes = self.point_sizes(form)
@@ -317,7 +342,7 @@ class Problem:
         return found
 
     def _known(self, form: str) -> dict[str, Any]:
-        """Every name of a size of a form, with a value of its kind."""
+        """Every name of a size of a form, with an example of its value."""
         aliases = [name for alias in self.names.get(form, ()) for name in (alias.name, alias.dim)]
         said = {name: value for name, value in self.point_sizes(form).items() if isinstance(value, int | str)}
         return {**dict.fromkeys([*self.dims(form), *aliases], 1), **said}
@@ -340,16 +365,16 @@ class Problem:
             ):
                 raise InvalidArgumentError(
                     f"sizes of {self.op} {form}",
-                    expected=f"{alias.dim}={wanted} where {alias.name}={given[alias.name]}",
+                    expected=f"{alias.dim}={wanted}, as {alias.name}={given[alias.name]}",
                     got=f"{alias.dim}={given[alias.dim]}",
                     fix="give one of the two",
                 )
 
     def operands(self, form: str) -> tuple[OperandSpec, ...]:
-        """The operands of a form, in ABI order.
+        """The operands of a form, in call order.
 
         Raises:
-            UnknownNameError: no such form.
+            UnknownNameError: the problem has no such form.
         """
         require_known(f"form of {self.op}", form, self.forms, "form")
         return self.forms[form]
@@ -358,7 +383,7 @@ class Problem:
         """A workload by its name.
 
         Raises:
-            UnknownNameError: no such workload.
+            UnknownNameError: the problem has no such workload.
         """
         named = {workload.name: workload for workload in self.workloads}
         require_known(f"workload of {self.op}", name, named, "workload")

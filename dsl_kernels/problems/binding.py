@@ -1,6 +1,6 @@
-"""The validation of a call: `bind` holds its operands to their declaration and says what selection and launch need.
+"""The validation of a call: `bind` checks operands against their declaration, and gives the dims of the call.
 
-What a later call of the same shapes, dtypes and strides may still get wrong, `Bound.hold` looks at.
+`Bound.hold` checks what may still be wrong in a later call of the same shapes, dtypes and strides.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     import torch
 
 PLACES_LIMIT = 4096
-"""How many sets of addresses are known to be apart before all are forgotten."""
+"""The most sets of addresses that a `Bound` remembers as apart; at one more it forgets all of them."""
 
 
 @dataclass(slots=True)
 class Bound:
-    """What operands that fit their declaration say.
+    """Facts of operands that fit their declaration.
 
     Attributes:
         specs: the declaration.
         dims: the value of every dim.
         missing: the outputs and inputs that the caller left out.
-        unread: whether an input that is given has no element, and may not.
-        apart: addresses of operands whose outputs overlap nothing.
+        unread: whether a given input has no elements although kernels need some.
+        apart: addresses of operands whose outputs overlap no other operand.
     """
 
     specs: tuple[OperandSpec, ...]
@@ -43,11 +43,12 @@ class Bound:
     def hold(
         self, values: Mapping[str, Any], places: tuple[int, ...] | None, off_gpu: bool, every_value: bool
     ) -> None:
-        """Hold operands of the bound shapes to what these do not say: where tensors lie, and which values they hold.
+        """Check operands of the bound shapes for what shapes do not tell: devices, overlaps and values.
 
         Args:
-            places: the address of each tensor, where the caller gave an output.
-            off_gpu: the first tensor lies on the CPU: so must all, and values that a kernel gives no meaning are refused.
+            values: tensors and scalars by name.
+            places: the address of each tensor, if the caller gave an output; else None.
+            off_gpu: the first tensor is on the CPU: then all must be, and their values must be defined.
             every_value: refuse all values that break a rule; on a GPU this waits for the device.
 
         Raises:
@@ -68,17 +69,17 @@ class Bound:
 def bind(
     operands: tuple[OperandSpec, ...], values: Mapping[str, Any], static: Mapping[str, int] | None = None
 ) -> Bound:
-    """Hold values to a declaration: what must be given, scalars' limits, dtypes, shapes, devices, strides and alignment.
+    """Check the presence, dtype, shape, device, strides and alignment of operands, and scalars' limits.
 
     Args:
-        operands: the declaration; outputs and inputs with a default may be None or left out, but the extents that
-            their `sizes` give are bound all the same.
+        operands: the declaration. Outputs, and inputs with a default, may be None or left out; this binds the
+            extents that their `sizes` give all the same.
         values: tensors and scalars by name.
         static: dims that are already fixed, by the variant or by the caller.
 
     Raises:
-        ArgumentTypeError: not a dense tensor, or of another dtype.
-        InvalidArgumentError: a scalar, rank, extent, stride, alignment or device that does not fit.
+        ArgumentTypeError: an operand is no dense tensor, or has another dtype.
+        InvalidArgumentError: a scalar, rank, extent, stride, alignment or device does not fit.
     """
     require_given(operands, values)
     _require_one_device(operands, values)
@@ -101,10 +102,10 @@ def bind(
 
 
 def require_given(operands: tuple[OperandSpec, ...], values: Mapping[str, Any]) -> None:
-    """Every tensor that a declaration requires is there, and each is one that a kernel can read.
+    """Require every tensor that a declaration does not make optional, of a kind that kernels can read.
 
     Raises:
-        ArgumentTypeError: missing, not a tensor, or sparse, nested, quantised or lazily negated.
+        ArgumentTypeError: an operand is missing, no tensor, or sparse, nested, quantised or lazily negated.
     """
     for spec in operands:
         value = values.get(spec.name)
@@ -167,7 +168,7 @@ def _bind_shape(
 
 
 def _bind_sizes(missing: tuple[OperandSpec, ...], dims: dict[str, int]) -> None:
-    """Extents that nothing else gives, and the strides of what will be made contiguous."""
+    """Bind extents that no given operand has, and the strides of operands that will be allocated."""
     for spec in missing:
         for extent, size in spec.sizes.items():
             if extent not in dims and names_in(size) <= dims.keys():
@@ -180,7 +181,10 @@ def _bind_sizes(missing: tuple[OperandSpec, ...], dims: dict[str, int]) -> None:
 
 
 def _bind_strides(spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int]) -> None:
-    """Hold a tensor's strides to its declaration. An axis of one element has the stride that it would have in a dense tensor."""
+    """Check a tensor's strides against its declaration, and bind them.
+
+    An axis of one element counts with the stride that it would have in a dense tensor.
+    """
     if spec.layout is None:
         if not tensor.is_contiguous():
             raise InvalidArgumentError(
@@ -196,7 +200,7 @@ def _bind_strides(spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int])
     ]
     size = tensor.element_size()
     axes = enumerate(zip(spec.layout, taken, strict=True))
-    # First what no padding mends.
+    # Fixed strides first, as no padding mends a wrong one.
     for axis, (wanted, stride) in sorted(axes, key=lambda item: isinstance(item[1][0], str)):
         if isinstance(wanted, int) and stride != wanted and tensor.numel():
             raise InvalidArgumentError(
@@ -229,7 +233,7 @@ def _dense(shape: Sequence[int]) -> list[int]:
 
 
 def _apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether axes lie within one another, so that no element has the place of another one."""
+    """Whether no two elements have the same address, as each axis steps over all the finer ones."""
     reach = 0
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1 and stride <= reach:
@@ -263,10 +267,10 @@ def _require_sizes(operands: tuple[OperandSpec, ...], dims: Mapping[str, int]) -
 
 
 def _require_apart(operands: tuple[OperandSpec, ...], values: Mapping[str, Any]) -> None:
-    """Refuse outputs over other operands.
+    """Refuse outputs that overlap other operands.
 
     Raises:
-        InvalidArgumentError: an output lies where another operand does.
+        InvalidArgumentError: an output overlaps another operand in memory.
     """
     spans: list[tuple[OperandSpec, int, int]] = []
     for spec in operands:
@@ -288,10 +292,13 @@ def _require_apart(operands: tuple[OperandSpec, ...], values: Mapping[str, Any])
 
 
 def require_outputs_apart(outputs: Mapping[str, torch.Tensor | None]) -> None:
-    """Refuse outputs that lie over one another, where not all of them are of one declaration.
+    """Refuse outputs that overlap one another; for outputs of more than one declaration.
+
+    Args:
+        outputs: the outputs by their arguments' names; None for one that the caller left out.
 
     Raises:
-        InvalidArgumentError: the first one that lies where another does.
+        InvalidArgumentError: names the first output that overlaps another.
     """
     _require_apart(tuple(OperandSpec(name, (), "", "out") for name in outputs), outputs)
 
@@ -303,10 +310,10 @@ def _require_values(
     *,
     only_undefined: bool = False,
 ) -> None:
-    """Read the operands that have rules of values and compare; on a GPU this waits for the device.
+    """Check the values of operands that have rules for them; on a GPU this waits for the device.
 
     Args:
-        only_undefined: look only for values that a kernel gives no meaning.
+        only_undefined: only look for values for which kernels are undefined.
 
     Raises:
         InvalidArgumentError: names the operand, the rule and the first value that breaks it.
@@ -321,7 +328,8 @@ def _require_values(
                 raise InvalidArgumentError(
                     spec.label,
                     expected=rule.allowed,
-                    got=f"{values[spec.name][at].item()} at {list(at)}, and {int(wrong.sum()) - 1} more such values",
+                    got=f"{values[spec.name][at].item()} at {list(at)}, "
+                    f"and {int(wrong.sum()) - 1} more such values",
                     fix="correct the values"
                     + ("" if rule.otherwise == UNDEFINED else f" (kernels take them as {rule.otherwise})"),
                 )

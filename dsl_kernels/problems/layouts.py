@@ -1,10 +1,14 @@
-"""Cache layouts: the 132-byte paged index keys, and the 656-byte and 584-byte fp8 tokens, packed and unpacked in torch.
+"""Cache layouts, packed and unpacked in torch: index keys of 132 bytes, fp8 tokens of 656, 528 and 584 bytes.
 
-An index page is block-planar: the fp8 bytes of all its tokens first, then their fp32 scales. A 656-byte token is
-interleaved: 512 fp8 bytes, four fp32 scales (one per 128 dims), 64 bf16 rope values; one of 528 bytes ends before the
-rope values. Of 584-byte tokens (DeepSeek-V4) a page is block-planar again: rows of 448 fp8 bytes and 64 bf16 rope values,
-then 8 bytes a token, of which seven are UE8M0 scales. DeepSeek-V4.1's tokens have 528 bytes too: 512 fp8 bytes and 16
-UE8M0 scales, one per 32 dims, interleaved or block-planar.
+- 132 bytes, index keys: a page is block-planar, first the 128 fp8 bytes of each of its tokens, then their
+fp32
+  scales.
+- 656 bytes: a token is interleaved, 512 fp8 bytes, four fp32 scales (one for 128 dims), 64 bf16 rope values.
+A
+  528-byte token without rope ends before the rope values.
+- 584 bytes, DeepSeek-V4: a page is block-planar, first rows of 448 fp8 bytes and 64 bf16 rope values, then 8
+  bytes a token, seven of which are UE8M0 scales (one for 64 dims).
+- 528 bytes, DeepSeek-V4.1: 512 fp8 bytes and 16 UE8M0 scales (one for 32 dims), interleaved or block-planar.
 """
 
 from __future__ import annotations
@@ -25,17 +29,17 @@ LATENT_DIM = 512
 ROPE_DIM = 64
 NOPE8_TOKEN_BYTES = LATENT_DIM + 4 * 4
 FP8_TOKEN_BYTES = NOPE8_TOKEN_BYTES + 2 * ROPE_DIM
-# DeepSeek-V4: a row of fp8 and of bf16 values, and what scales take.
+# DeepSeek-V4: bytes of a token's fp8 and bf16 values, bytes of its scales, fp8 dims, and dims of a scale.
 V4_ROW_BYTES, V4_SCALE_BYTES, V4_FP8_DIMS, V4_GROUP = 576, 8, LATENT_DIM - ROPE_DIM, 64
 V4_TOKEN_BYTES = V4_ROW_BYTES + V4_SCALE_BYTES
-# DeepSeek-V4.1: the dims that share a scale, and what the scales of a token take.
+# DeepSeek-V4.1: the dims that share a scale, and bytes of a token's scales.
 V41_GROUP = 32
 V41_SCALE_BYTES = LATENT_DIM // V41_GROUP
 V41_TOKEN_BYTES = LATENT_DIM + V41_SCALE_BYTES
 E4M3_MAX = 448.0
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
-# Tokens and keys are bytes; caches come as any type of one byte.
+# Caches are bytes, in any dtype of one byte.
 BYTE_DTYPES = ("uint8", "int8", "float8_e4m3fn")
 
 
@@ -44,10 +48,13 @@ def pack_index_keys(keys: torch.Tensor) -> torch.Tensor:
     """Quantise index keys into the paged cache.
 
     Args:
-        keys: [pages, page_size, dim] floating point, dim 128 or another one.
+        keys: [pages, page_size, dim] floating point; DeepSeek's dim is 128.
 
     Returns:
-        [pages, page_size, 1, dim + 4] uint8, block-planar: scale = max(|k|, 1e-4) / 448 per token.
+        [pages, page_size, 1, dim + 4] uint8, block-planar. The scale of a token is max(|k|, 1e-4) / 448.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: `keys` has another dtype or rank, or is an expanded tensor.
     """
     _require("keys", keys, ("pages", "page_size", "dim"), _FLOATS)
     pages, page_size, dim = keys.shape
@@ -65,10 +72,19 @@ def pack_index_keys(keys: torch.Tensor) -> torch.Tensor:
 def unpack_index_keys(
     cache: torch.Tensor, page_size: int = 64, dim: int = INDEX_DIM
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The fp8 values [pages, page_size, dim] and the fp32 scales [pages, page_size] of a paged cache.
+    """Split a paged cache of index keys into values and scales.
 
     Args:
         cache: bytes, [pages, page_size, 1, dim + 4] or [pages, page_size * (dim + 4)].
+        page_size: tokens of a page, at most 2^20.
+        dim: dims of a key, at most 1024.
+
+    Returns:
+        float8_e4m3fn values [pages, page_size, dim] and float32 scales [pages, page_size].
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: `cache` has another dtype or shape, or a size is out of
+            range.
     """
     require_range("page_size", page_size, 1, 1 << 20)
     require_range("dim", dim, 1, 1 << 10)
@@ -86,16 +102,29 @@ def unpack_index_keys(
 
 @checked
 def pack_fp8_tokens(latent: torch.Tensor, rope: torch.Tensor, *, raw_scales: bool = False) -> torch.Tensor:
-    """Quantise a latent cache [n, 512] and rope [n, 64] into [n, 656] uint8 tokens.
+    """Quantise a latent cache and rope values into 656-byte tokens.
 
-    The scale of each 128 dims is rounded up to a power of two, as FlashMLA's reference quantiser does, so that
-    dequantising to bf16 is exact. With `raw_scales` it is max(|x|, 1e-4) / 448 as it comes, which vLLM's cache holds.
+    Args:
+        latent: [n, 512] floating point.
+        rope: [n, 64] floating point, on the same device; stored as bfloat16.
+        raw_scales: keep each scale as max(|x|, 1e-4) / 448 over its 128 dims, as in vLLM's cache. By default
+            the scale is rounded up to a power of two, as FlashMLA's reference quantiser does, so that
+            dequantising to bf16 is exact.
+
+    Returns:
+        [n, 656] uint8.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: a tensor has another dtype, shape or device, or is expanded.
     """
     _require("latent", latent, ("n", LATENT_DIM), _FLOATS)
     _require("rope", rope, (latent.shape[0], ROPE_DIM), _FLOATS)
     if rope.device != latent.device:
         raise InvalidArgumentError(
-            "rope", expected=f"device {latent.device} like latent", got=str(rope.device), fix="move it"
+            "rope",
+            expected=f"device {latent.device} like latent",
+            got=str(rope.device),
+            fix="move it with .to(...)",
         )
     token = latent.new_empty((latent.shape[0], FP8_TOKEN_BYTES), dtype=torch.uint8)
     token[:, :NOPE8_TOKEN_BYTES] = pack_nope8_tokens(latent, raw_scales=raw_scales)
@@ -105,9 +134,20 @@ def pack_fp8_tokens(latent: torch.Tensor, rope: torch.Tensor, *, raw_scales: boo
 
 @checked
 def pack_nope8_tokens(latent: torch.Tensor, *, raw_scales: bool = False) -> torch.Tensor:
-    """Quantise a latent cache [n, 512] without rope into [n, 528] uint8 tokens, with scales as `pack_fp8_tokens` makes them.
+    """Quantise a latent cache without rope into 528-byte tokens: V32_NO_ROPE of FlashMLA and SGLang.
 
-    This is FlashMLA's and SGLang's V32_NO_ROPE. Rows of DeepSeek-V4.1 have as many bytes, and other scales.
+    Tokens of DeepSeek-V4.1 have 528 bytes too, but other scales: see `pack_v41_pages`.
+
+    Args:
+        latent: [n, 512] floating point.
+        raw_scales: as in `pack_fp8_tokens`.
+
+    Returns:
+        [n, 528] uint8.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: `latent` has another dtype or shape, or is an expanded
+            tensor.
     """
     _require("latent", latent, ("n", LATENT_DIM), _FLOATS)
     n = latent.shape[0]
@@ -124,7 +164,18 @@ def pack_nope8_tokens(latent: torch.Tensor, *, raw_scales: bool = False) -> torc
 
 @checked
 def unpack_fp8_tokens(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The latent [n, 512] in float32 (fp8 value times scale) and the rope [n, 64] in bf16 of 656-byte tokens."""
+    """Dequantise 656-byte tokens.
+
+    Args:
+        tokens: [n, 656] bytes.
+
+    Returns:
+        The latent [n, 512] float32, fp8 value times scale, and the rope values [n, 64] bfloat16.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: `tokens` has another dtype or shape, or is an expanded
+            tensor.
+    """
     _require("tokens", tokens, ("n", FP8_TOKEN_BYTES), BYTE_DTYPES)
     tokens = tokens.view(torch.uint8)
     rope = tokens[:, NOPE8_TOKEN_BYTES:].contiguous().view(torch.bfloat16)
@@ -133,7 +184,18 @@ def unpack_fp8_tokens(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 
 @checked
 def unpack_nope8_tokens(tokens: torch.Tensor) -> torch.Tensor:
-    """The latent [n, 512] in float32 (fp8 value times scale) of 528-byte tokens without rope."""
+    """Dequantise 528-byte tokens without rope.
+
+    Args:
+        tokens: [n, 528] bytes.
+
+    Returns:
+        The latent [n, 512] float32, fp8 value times scale.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: `tokens` has another dtype or shape, or is an expanded
+            tensor.
+    """
     _require("tokens", tokens, ("n", NOPE8_TOKEN_BYTES), BYTE_DTYPES)
     n, tokens = tokens.shape[0], tokens.view(torch.uint8)
     values = tokens[:, :LATENT_DIM].contiguous().view(torch.float8_e4m3fn).float().view(n, 4, 128)
@@ -146,11 +208,14 @@ def pack_v4_pages(rows: torch.Tensor) -> torch.Tensor:
     """Quantise rows of DeepSeek-V4 into its paged cache, as FlashMLA's MODEL1 quantiser does.
 
     Args:
-        rows: [pages, page_size, 512] floating point, of which the last 64 dims stay bf16.
+        rows: [pages, page_size, 512] floating point; the last 64 dims are stored as bfloat16.
 
     Returns:
-        [pages, page_size, 1, 584] uint8, block-planar, pages a multiple of 576 bytes apart. The shape is nominal: byte 584 t
-        of a page is not the first one of token t.
+        [pages, page_size, 1, 584] uint8, block-planar; the stride of pages is a multiple of 576 bytes. The
+        shape is nominal: token t of a page does not start at byte 584 t.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: `rows` has another dtype or shape, or is an expanded tensor.
     """
     _require("rows", rows, ("pages", "page_size", LATENT_DIM), _FLOATS)
     pages, size, _ = rows.shape
@@ -169,7 +234,17 @@ def pack_v4_pages(rows: torch.Tensor) -> torch.Tensor:
 
 @checked
 def unpack_v4_pages(cache: torch.Tensor) -> torch.Tensor:
-    """The rows [pages, page_size, 512] in float32 of a paged cache [pages, page_size, 1, 584] of DeepSeek-V4."""
+    """Dequantise a paged cache of DeepSeek-V4.
+
+    Args:
+        cache: [pages, page_size, 1, 584] bytes.
+
+    Returns:
+        The rows [pages, page_size, 512] float32; a scale byte of 255 gives NaN.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: `cache` has another dtype or shape.
+    """
     _require("cache", cache, ("pages", "page_size", 1, V4_TOKEN_BYTES), BYTE_DTYPES)
     pages, size = cache.shape[:2]
     flat = cache.view(torch.uint8).reshape(pages, size * V4_TOKEN_BYTES)
@@ -189,12 +264,16 @@ def pack_v41_pages(rows: torch.Tensor, *, planar: bool = False) -> torch.Tensor:
 
     Args:
         rows: [pages, page_size, 512] floating point.
-        planar: the values of all tokens of a page first and their scales after those, in pages a multiple of 512 bytes
-            apart; otherwise each token's scales follow its values, which is FlashMLA's arrangement since 2026-09-30.
+        planar: a page has the values of all its tokens first and then their scales, and the stride of pages
+            is a multiple of 512 bytes. Otherwise each token's scales follow its values, as in FlashMLA since
+            2026-09-30.
 
     Returns:
-        [pages, page_size, 1, 528] uint8. In planar pages the shape is nominal: byte 528 t of a page is not the first one of
-        token t.
+        [pages, page_size, 1, 528] uint8. The shape of planar pages is nominal: token t of a page does not
+        start at byte 528 t.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: `rows` has another dtype or shape, or is an expanded tensor.
     """
     _require("rows", rows, ("pages", "page_size", LATENT_DIM), _FLOATS)
     pages, size, _ = rows.shape
@@ -211,7 +290,7 @@ def pack_v41_pages(rows: torch.Tensor, *, planar: bool = False) -> torch.Tensor:
 
 
 def v41_parts(pages: torch.Tensor, size: int, *, planar: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Views of the values [pages, size, 512] and of the scales [pages, size, 16] in pages [pages, size * 528] of bytes."""
+    """Views of values [pages, size, 512] and scales [pages, size, 16] in bytes [pages, size * 528]."""
     if planar:
         split = size * LATENT_DIM
         return pages[:, :split].unflatten(1, (size, LATENT_DIM)), pages[:, split:].unflatten(
@@ -223,7 +302,18 @@ def v41_parts(pages: torch.Tensor, size: int, *, planar: bool) -> tuple[torch.Te
 
 @checked
 def unpack_v41_pages(cache: torch.Tensor, *, planar: bool = False) -> torch.Tensor:
-    """The rows [pages, page_size, 512] in float32 of a paged cache [pages, page_size, 1, 528] of DeepSeek-V4.1."""
+    """Dequantise a paged cache of DeepSeek-V4.1.
+
+    Args:
+        cache: [pages, page_size, 1, 528] bytes.
+        planar: as in `pack_v41_pages`.
+
+    Returns:
+        The rows [pages, page_size, 512] float32; a scale byte of 255 gives NaN.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: `cache` has another dtype or shape.
+    """
     _require("cache", cache, ("pages", "page_size", 1, V41_TOKEN_BYTES), BYTE_DTYPES)
     pages, size = cache.shape[:2]
     flat = cache.view(torch.uint8).reshape(pages, size * V41_TOKEN_BYTES)
@@ -235,13 +325,13 @@ def unpack_v41_pages(cache: torch.Tensor, *, planar: bool = False) -> torch.Tens
 
 
 def _require(name: str, tensor: torch.Tensor, shape: tuple[str | int, ...], dtypes: tuple[str, ...]) -> None:
-    """The tensor has one of these types, this shape (a string is any extent) and an element of memory for each."""
+    """Require one of these dtypes, this shape (a string is any extent) and memory for each element."""
     if str(tensor.dtype).removeprefix("torch.") not in dtypes:
         raise ArgumentTypeError(
             name,
             expected="dtype " + " or ".join(dtypes),
             got=str(tensor.dtype),
-            fix="convert it with .to(...), or .view(...) where the bits are meant",
+            fix="convert it with .to(...), or reinterpret its bits with .view(...)",
         )
     fits = all(isinstance(e, str) or e == a for e, a in zip(shape, tensor.shape, strict=False))
     if tensor.dim() != len(shape) or not fits:
@@ -254,7 +344,7 @@ def _require(name: str, tensor: torch.Tensor, shape: tuple[str | int, ...], dtyp
     if any(stride == 0 and extent > 1 for stride, extent in zip(tensor.stride(), tensor.shape, strict=True)):
         raise InvalidArgumentError(
             name,
-            expected="an element of memory for each",
+            expected="memory for each element",
             got=f"an expanded tensor of shape {tuple(tensor.shape)}",
             fix="call .contiguous()",
         )

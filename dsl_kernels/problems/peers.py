@@ -1,6 +1,6 @@
-"""Operands that every rank of a group holds: what problems state of them, and how examples are drawn in one process.
+"""Operands that every rank of a group has: their declaration, and examples of them in one process.
 
-A kernel reads the peers' memory at a distance from its own rank's (`dsl_kernels.peers`).
+A kernel reads a peer's memory at a distance from its own rank's (`dsl_kernels.peers`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ else:
     torch = later("torch", globals())
 
 PEER_DISTANCES = "peer_distances"
-"""The operand of distances."""
+"""The name of the operand with the distances."""
 MOST_PEERS = 8
-"""Ranks, this one among them, from which a kernel reads: the GPUs of a host."""
+"""The most ranks, with this one, from which a kernel reads: the GPUs of a host."""
 _GAPS = 1 << 12
 
 
 def _no_distances(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    """Distances that are no multiple of 16 bytes; all of them where none is this rank's own."""
+    """A mask of distances that are no multiples of 16 bytes; all of them if none is 0, this rank's own."""
     distances = o[PEER_DISTANCES]
     wrong: torch.Tensor = distances % ALIGNMENT != 0
     return wrong | ~(distances == 0).any()
@@ -42,9 +42,15 @@ DISTANCES = OperandSpec(
 
 
 def dealt(every: torch.Tensor, own: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each rank holds, `every` [ranks, bytes] uint8, at unrelated places: that of rank `own`, and the distances.
+    """Place each rank's bytes at random addresses of one allocation, so that a copy keeps the distances.
 
-    All lie in one allocation, so that a copy of it to another device keeps the distances. Between them every number is NaN.
+    Args:
+        every: [ranks, bytes] uint8, the memory of each rank.
+        own: the rank whose memory is returned.
+        generator: draws the gaps and the order; gaps are 0xFF bytes, NaN as floating point.
+
+    Returns:
+        The memory of rank `own`, [bytes] uint8, and the distances, [ranks] int64 in bytes.
     """
     ranks, size = every.shape
     room = -(-size // ALIGNMENT) * ALIGNMENT
@@ -63,6 +69,6 @@ def dealt(every: torch.Tensor, own: int, generator: torch.Generator) -> tuple[to
 
 
 def gathered(inputs: Mapping[str, Any], name: str) -> torch.Tensor:
-    """An operand of all ranks side by side, [ranks, ...], however a call gave it."""
+    """An operand of all ranks, [ranks, ...]; calls pass that, or this rank's operand with the distances."""
     found: torch.Tensor = inputs[name]
     return torch.stack(views(found, inputs[PEER_DISTANCES])) if PEER_DISTANCES in inputs else found

@@ -21,7 +21,7 @@ from dsl_kernels.arch import ARCHS
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-FOLDERS = ("codegen", "dsl_kernels", "examples", "generated", "templates", "tests")
+FOLDERS = ("benchmarks", "codegen", "dsl_kernels", "examples", "generated", "templates", "tests")
 OP = "row_softmax"
 PYTEST = ("-m", "pytest", "-q", "-rA", "--tb=no", "-n", "0", "-p", "no:cacheprovider")
 
@@ -104,7 +104,7 @@ def finished(tmp_path_factory) -> Iterator[Tree]:
 def test_an_unfinished_kernel_fails_its_own_tests_and_nobody_else_s(unfinished) -> None:
     files = (
         "tests/numerics/test_interpreter.py",
-        f"tests/numerics/test_{OP}.py",
+        f"tests/kernels/{OP}/test_{OP}.py",
         "tests/codegen/test_render.py",
     )
     others = ("merge_outputs", "window_ids")
@@ -116,7 +116,7 @@ def test_an_unfinished_kernel_fails_its_own_tests_and_nobody_else_s(unfinished) 
     assert {name.split("::")[0] for name in failed} == set(files)
     for other in others:
         assert any(other in name for name in passed), text
-    unfinished.run(*PYTEST, "--co", "tests/numerics", "tests/compile/test_evidence.py")
+    unfinished.run(*PYTEST, "--co", "tests/kernels", "tests/numerics", "tests/compile/test_evidence.py")
 
 
 def test_the_files_that_are_written_are_typed_and_tidy(unfinished, finished) -> None:
@@ -143,7 +143,8 @@ def test_every_dsl_and_architecture_has_it_and_the_others_stay_as_they_are(finis
 @pytest.mark.emulator
 def test_the_shared_tests_take_it_through_interpreter_emulator_and_evidence(finished) -> None:
     files = [
-        *(f"tests/numerics/test_{name}.py" for name in ("interpreter", "emulator", "leaves", OP)),
+        *(f"tests/numerics/test_{name}.py" for name in ("interpreter", "emulator", "leaves")),
+        f"tests/kernels/{OP}/test_{OP}.py",
         "tests/compile/test_evidence.py",
         "tests/codegen/test_render.py",
     ]
@@ -173,8 +174,8 @@ def test_a_second_kernel_takes_rows_by_a_launch_plan_in_bf16(tmp_path) -> None:
     assert set(own) == scaffolded
     tree.run("-m", "ruff", "check", "--no-cache", *own)
     tree.run("-m", "ruff", "format", "--no-cache", "--check", *own)
-    files = [f"tests/numerics/test_{name}.py" for name in ("interpreter", "emulator", op)]
-    files.append("tests/unit/test_cost.py")
+    files = [f"tests/numerics/test_{name}.py" for name in ("interpreter", "emulator")]
+    files += [f"tests/kernels/{op}/test_{op}.py", "tests/unit/test_cost.py"]
     passed = outcomes(tree.run(*PYTEST, *files, "-k", op), "PASSED")
     made = [record for record in tree.manifest() if record["op"] == op]
     assert sorted((r["backend"], r["arch"]) for r in made) == sorted(

@@ -19,8 +19,8 @@ def test_files_are_complete_python_that_refuses_to_run(tmp_path) -> None:
         "dsl_kernels/kernels/dense_gqa/program.py",
         "dsl_kernels/kernels/dense_gqa/policy.py",
         "dsl_kernels/kernels/dense_gqa/leaves.py",
-        "tests/numerics/test_dense_gqa.py",
-        "tests/numerics/leaves_dense_gqa.py",
+        "tests/kernels/dense_gqa/test_dense_gqa.py",
+        "tests/kernels/dense_gqa/leaves_dense_gqa.py",
         *(f"dsl_kernels/kernels/dense_gqa/{backend}.py" for backend in backends()),
     ]
     for path in paths:

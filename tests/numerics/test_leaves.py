@@ -1,9 +1,9 @@
 """Each leaf alone: its meaning in torch against its spelling in each DSL, compiled into a small kernel and
 emulated.
 
-The cases are in `leaves_<operation>.py`. Integers, and values that are only moved or rounded once, agree bit
-for bit. For other values a case states a tolerance: for `ex2.approx`, `lg2.approx`, `rcp.approx` and another
-order of a sum.
+The cases are in `leaves_*.py` of an operation's folder in tests/kernels. Integers, and values that are only
+moved or rounded once, agree bit for bit. For other values a case states a tolerance: for `ex2.approx`,
+`lg2.approx`, `rcp.approx` and another order of a sum.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import kernel_folders
 import pytest
 import sampling
 import torch
@@ -32,8 +33,7 @@ from dsl_kernels.tile.text import Call, Leaf, walk
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 
-for path in sorted(Path(__file__).parent.glob("leaves_*.py")):
-    importlib.import_module(path.stem)
+kernel_folders.modules("leaves")
 
 
 @lru_cache(maxsize=32)
@@ -102,7 +102,7 @@ def probes() -> Iterator[Any]:
 @pytest.mark.parametrize("op", programs.names())
 def test_every_leaf_has_a_case(op: str) -> None:
     missing = [name for name, leaf in declared(op).items() if leaf not in CASES]
-    assert not missing, f"leaves without a case in tests/numerics/leaves_{op}.py: {', '.join(missing)}"
+    assert not missing, f"leaves without a case in tests/kernels/{op}/leaves_{op}.py: {', '.join(missing)}"
     unspelled = [name for name in declared(op) if not spellings(op).get(name)]
     assert not unspelled, f"leaves that no committed text calls, or no DSL spells: {', '.join(unspelled)}"
 

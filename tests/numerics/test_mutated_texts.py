@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import kernel_folders
 import pytest
 import sampling
 from body_mutants import Mutant, Only, Structure, mutants, printed, written
@@ -43,11 +44,8 @@ SAMPLE = 5
 DOCS = Path(__file__).parents[2] / "docs" / "kernel_checks.md"
 
 
-_OPERATIONS = {
-    path.stem.removeprefix("mutated_"): importlib.import_module(path.stem)
-    for path in sorted(Path(__file__).parent.glob("mutated_*.py"))
-}
-STRUCTURES = tuple(structure for module in _OPERATIONS.values() for structure in module.STRUCTURES)
+MODULES = kernel_folders.modules("mutated")
+STRUCTURES = tuple(s for modules in MODULES.values() for module in modules for s in module.STRUCTURES)
 
 
 class TakesTooLong(Exception):
@@ -177,7 +175,8 @@ def unspelled(mutant: str, dsl: str, text: str) -> bool:
 
 def explained(structure: Structure, mutant: str, nth: int) -> str | None:
     """Why the `nth` mutant of its name in a structure need not be caught, or None."""
-    reasons = _OPERATIONS[variants.get(structure.variant).op].EXPLAINED
+    (module,) = (m for m in MODULES[variants.get(structure.variant).op] if structure in m.STRUCTURES)
+    reasons = module.EXPLAINED
     reason = reasons.get(mutant, reasons.get(mutant.partition(": ")[2]))
     if isinstance(reason, Only):
         return reason.reason if nth in reason.places.get(structure.name, ()) else None

@@ -188,7 +188,7 @@ def test_every_name_of_a_point_is_one_of_the_vocabulary():
         ({"lens": 4}, UnknownNameError, "did you mean.*len"),
         ({"rows": "many"}, InvalidArgumentError, "name=integer"),
         ({"scores": 3}, InvalidArgumentError, "name=word"),
-        ({"len": 64, "stride": 65}, InvalidArgumentError, "stride=64 where len=64"),
+        ({"len": 64, "stride": 65}, InvalidArgumentError, "stride=64, as len=64"),
     ],
 )
 def test_sizes_that_a_form_does_not_have_are_refused(given, error, said):

@@ -140,8 +140,8 @@ def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str, row_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"block_table": None}, "block_table.*given with extra_kv"),
-        ({"topk": 3}, "topk.*at least 6, all that block_table names"),
+        ({"block_table": None}, "block_table.*a table if extra_kv is given"),
+        ({"topk": 3}, "topk.*at least 6, the tokens of all pages in block_table"),
         ({"seq_lens": LENS.view(-1)}, r"seq_lens.*\[b, next_n\]"),
         ({"window": 0}, "window.*1 to 4096"),
         ({"row_format": "fp8"}, "row_format.*'v4', 'v41' or 'v41_planar'.*'fp8'"),

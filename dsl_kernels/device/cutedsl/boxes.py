@@ -1,7 +1,8 @@
-"""Boxes of tensor maps of any rank: loaded, loaded into every CTA of a cluster, or stored; and barriers of a cluster.
+"""Boxes of tensor maps of any rank: loaded, multicast to a cluster, or stored; and barriers of a cluster.
 
-Boxes and coordinates are given outermost first. Tensors are built innermost first: of the axes along which a box has one
-element CuTe DSL's tensor map has those first that come first in the tensor. Axes along which it has more are the inner ones.
+Boxes and coordinates are given outermost first, but tensors are built innermost first, as CuTe DSL's tensor
+map keeps the tensor's order of those axes along which a box has one element. The axes along which it has more
+are the inner ones.
 """
 
 import cutlass.cute as cute
@@ -11,16 +12,16 @@ from cutlass.cute.nvgpu import cpasync, tcgen05
 from .bulk import MANY
 
 APART = 64
-"""Elements between what the strides of a nominal tensor would hold: its axes must not be merged into one."""
+"""Padding between the rows of a nominal tensor, so that CuTe does not merge its axes into one."""
 
 
 def strided_map(pointer, dtype, box, swizzled):
-    """Tensor-copy atom and coordinates for boxes of a tensor whose axes lie anyhow."""
+    """Tensor-copy atom and coordinates for boxes of a tensor with any strides."""
     return _box_map(cpasync.CopyBulkTensorTileG2SOp(), pointer, dtype, box, swizzled)
 
 
 def pair_map(pointer, dtype, box, swizzled):
-    """Tensor-copy atom and coordinates for boxes whose bytes count at the barrier of the first of two CTAs."""
+    """Tensor-copy atom and coordinates for boxes whose bytes count at the first of two CTAs' barrier."""
     return _box_map(cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.TWO), pointer, dtype, box, swizzled)
 
 
@@ -35,16 +36,16 @@ def store_map(pointer, dtype, box, swizzled):
 
 
 def load_box(atom, coords, at, box, to, barrier):
-    """Copy the box at coordinates `at` to shared memory at `to`, with the 128-byte swizzle; completes on `barrier` by bytes.
+    """Copy the box at coordinates `at` to shared memory at `to`, swizzled; completes on `barrier` by bytes.
 
-    The atom elects a lane by itself, as those below do: a whole warp calls this.
+    The atom elects a lane itself, as the ones below do: a whole warp calls this.
     """
     tile, place = _parts(atom, coords, at, box, to)
     cute.copy(atom, place, tile, tma_bar_ptr=barrier)
 
 
 def multicast_box(atom, coords, at, box, to, barrier, ctas):
-    """Copy the box to that place in each of `ctas` CTAs; completes on each one's `barrier`."""
+    """Copy the box to the same place in each of `ctas` CTAs; completes on the `barrier` of each."""
     tile, place = _parts(atom, coords, at, box, to)
     cute.copy(atom, place, tile, tma_bar_ptr=barrier, mcast_mask=Int16(2**ctas - 1))
 
@@ -61,7 +62,7 @@ def arrive_in_cluster(barrier, ctas):
 
 
 def _box_map(op, pointer, dtype, box, swizzled):
-    """Atom and coordinates over a nominal tensor: the runtime encodes tensor maps with the real extents and strides."""
+    """Atom and coordinates over a nominal tensor; the runtime encodes the real extents and strides."""
     inner, shape, strides = tuple(reversed(box)), [], [1]
     for extent in inner:
         shape.append(max(extent, 2))

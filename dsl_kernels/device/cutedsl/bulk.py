@@ -1,4 +1,4 @@
-"""Copies by the copy engine into shared memory: boxes of tensor maps, rows of them by number, spans of consecutive elements."""
+"""Copies by the copy engine into shared memory: boxes of tensor maps, gathered rows, contiguous spans."""
 
 import cutlass
 import cutlass.cute as cute
@@ -9,26 +9,26 @@ from cutlass.cute.nvgpu import cpasync
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 MANY = 1 << 30
-"""Extent of a tensor whose real extent the runtime knows: tensor maps are encoded there."""
+"""Stands for an extent that only the runtime knows, which encodes the tensor maps."""
 
 QUAD = 4
-"""Rows of one copy by number."""
+"""Rows of one gathering copy."""
 
 GATHER = (
     "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes%s"
     " [{$r0}], [{$r1}, {{$r2}, {$r3}, {$r4}, {$r5}, {$r6}}], [{$r7}];"
 )
-"""Four rows of a panel: to, tensor map, column, numbers of the rows, barrier."""
+"""Gathers four rows of a panel. Operands: target, tensor map, column, the numbers of the rows, barrier."""
 
 FIRST_OF_PAIR = 0xFEFFFFFF
-"""What of an address in the shared memory of one of two CTAs is left for that place in the first of them."""
+"""A mask: of a shared-memory address in either of two CTAs it leaves the same place in the first of them."""
 
 EVICT_FIRST = 0x12F0000000000000
-"""Cache policy of a copy: the line leaves the L2 first."""
+"""Cache policy of a copy: the L2 evicts its lines first."""
 
 
 def box_map(pointer, dtype, box, swizzled):
-    """Tensor-copy atom and coordinates for boxes of a row-major tensor whose rows are as long as the box's."""
+    """Tensor-copy atom and coordinates for boxes of a row-major tensor with rows as long as the box's."""
     shape = (MANY, *box[1:])
     source = cute.make_tensor(cute.recast_ptr(pointer, dtype=dtype), _row_major(shape))
     return cpasync.make_tiled_tma_atom(
@@ -37,10 +37,10 @@ def box_map(pointer, dtype, box, swizzled):
 
 
 def load_box(atom, coords, at, box, to, barrier, evict_first=False, swizzled=True):
-    """Copy the box at coordinates `at` (outermost first) to shared memory at `to`; completes on `barrier` by bytes.
+    """Copy the box at coordinates `at` (outermost first) to shared memory at `to`; `barrier` counts bytes.
 
-    The atom elects a lane by itself: a whole warp calls this. Rows of 128 bytes carry the 128-byte swizzle that the
-    tensor cores read; vectors, and other rows, lie as they are.
+    The atom elects a lane itself: a whole warp calls this. Rows of 128 bytes get the 128-byte swizzle that
+    the tensor cores read; vectors and other rows stay as they are.
     """
     rank = len(at)
     swizzled = swizzled and rank > 1
@@ -57,7 +57,10 @@ def load_box(atom, coords, at, box, to, barrier, evict_first=False, swizzled=Tru
 
 
 def row_map(pointer, dtype, columns, panel):
-    """Tensor-copy atom and coordinates for rows of `columns` elements by number: four rows by one swizzled panel a copy."""
+    """Tensor-copy atom and coordinates for gathered rows of `columns` elements.
+
+    One copy takes four rows of a swizzled panel.
+    """
     nominal = cute.make_layout((MANY, columns), stride=(columns, 1))
     numbers = cute.make_tensor(
         cute.recast_ptr(pointer, dtype=Int32), cute.make_layout((MANY, columns), stride=(1, 0))
@@ -73,20 +76,27 @@ def row_map(pointer, dtype, columns, panel):
 
 @cute.jit
 def load_rows(
-    atom: cute.CopyAtom, rows: cute.Tensor, column: Int32, columns: cutlass.Constexpr, to: cute.Pointer, barrier: cute.Pointer,
+    atom: cute.CopyAtom,
+    rows: cute.Tensor,
+    column: Int32,
+    columns: cutlass.Constexpr,
+    to: cute.Pointer,
+    barrier: cute.Pointer,
     pair: cutlass.Constexpr = False,
-):  # fmt: skip
-    """Copy `columns` elements from `column` on of the rows that `rows` numbers, alike in all lanes, of which one issues.
+):
+    """Copy `columns` elements from `column` on of the rows numbered by `rows`, into swizzled 128-byte panels.
 
-    With `pair` they count at the barrier of the first of two CTAs. They lie in panels of 128 bytes a row, swizzled. A number outside the tensor gives zeros. The atom's own copies elect a lane
-    each, 23 clocks of the warp a copy where these take 11, and a tile of attention has 144.
+    `rows` is the same in all lanes, and one lane issues the copies. A number outside of the tensor gives
+    zeros. With `pair` the bytes count at the barrier of the first of two CTAs. The atom's own copies would
+    elect a lane each, which takes a warp 23 clocks a copy instead of 11, and a tile of attention has 144
+    copies.
     """
     count = cutlass.const_expr(cute.size(rows))
     panel = cutlass.const_expr(128 * 8 // to.dtype.width)
     copy = cutlass.const_expr(GATHER % (".cta_group::2" if pair else ""))
     counts = barrier.toint() & FIRST_OF_PAIR if cutlass.const_expr(pair) else barrier.toint()
     with cute.arch.elect_one():
-        # Written out whole, the copies would need more uniform registers than there are.
+        # Fully unrolled, the copies would need more uniform registers than there are.
         for at in cutlass.range(columns // panel, unroll=1):
             for quad in cutlass.range_constexpr(count // QUAD):
                 cute.arch.inline_ptx(
@@ -110,7 +120,10 @@ def _descriptor(atom, *, loc=None, ip=None):
 
 
 def load_span(operand, dtype, row, pitch, column, count, to, barrier):
-    """Copy `count` elements from `column` of row `row` of rows of `pitch`, 16-byte aligned on both sides; one lane issues it."""
+    """Copy `count` elements from `column` on of row `row`, of `pitch` elements; one lane issues it.
+
+    Source and target are aligned to 16 bytes.
+    """
     source = cute.recast_ptr(operand, dtype=dtype) + (Int64(row) * pitch + column)
     atom = cute.make_copy_atom(cpasync.CopyBulkG2SOp(), dtype, num_bits_per_copy=dtype.width * count)
     layout = cute.make_layout(count)

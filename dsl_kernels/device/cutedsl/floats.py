@@ -1,4 +1,4 @@
-"""Functions of float32 for the text of any leaf: roots, quotients, and what lanes make of their values together.
+"""Functions of float32 for leaf texts: roots, quotients, and reductions over lanes.
 
 What each means is in dsl_kernels/device/torch/floats.py.
 """

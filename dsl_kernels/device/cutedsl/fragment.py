@@ -1,8 +1,8 @@
-"""Leaves for every operation in CuTe DSL, on fragments as a warpgroup's product of 64 rows leaves them in registers.
+"""Leaves for every operation in CuTe DSL, on fragments as a warpgroup's product of 64 rows leaves them.
 
-Element i of a thread lies in row 16 * warp + lane // 4 (+ 8 where bit 1 of i is set) and column
-i // 4 * 8 + 2 * (lane % 4) + i % 2. A 16-bit fragment in the same order is what the next product takes as its A. A thread
-holds the values of its two rows, alike in the four lanes that share them.
+Element i of a thread is in row 16 * warp + lane // 4 (+ 8 where bit 1 of i is set) and column
+i // 4 * 8 + 2 * (lane % 4) + i % 2. The next product takes a 16-bit fragment of the same order as its A. A
+value per row is replicated in the four lanes that share the row.
 """
 
 import cutlass
@@ -12,16 +12,16 @@ from cutlass import Float32, Int32, Int64
 from . import warps
 
 CHAINS = 4
-"""Independent partial results of a reduction within a thread: enough to hide the latency of each step."""
+"""Independent partial results of a thread's reduction: enough to hide the latency of each step."""
 
 
 def flat(fragment):
-    """A fragment as a vector of this thread's elements, in their order."""
+    """A fragment as a vector of this thread's elements, in order."""
     return cute.make_tensor(fragment.iterator, cute.make_layout(cute.size(fragment)))
 
 
 def across_quad(value, combine):
-    """Combine over the four lanes that hold a row."""
+    """Combine over the four lanes that share a row."""
     for step in (1, 2):
         value = combine(value, cute.arch.shuffle_sync_bfly(value, offset=step))
     return value
@@ -33,7 +33,7 @@ def row_of(thread):
 
 
 def reduced(values, combine):
-    """Over some values of this thread."""
+    """Combine some values of this thread."""
     mine = [values[i] for i in range(len(values) if isinstance(values, list) else cute.size(values))]
     while len(mine) > 1:
         width = min(CHAINS, len(mine) // 2)
@@ -50,7 +50,7 @@ def row_most_bits(registers, r):
 
 
 def higher(a, b):
-    """The greater of two numbers by their bits."""
+    """The larger of two numbers, compared as integers by their bits."""
     return cutlass.max(*(x if x.dtype is Int32 else x.bitcast(Int32) for x in (a, b)))
 
 
@@ -80,10 +80,10 @@ def _of_row(values, r):
 
 
 def round_to(target, source):
-    """Every element in the dtype of the target, which the next product may take as its A."""
+    """Convert every element to the target's dtype; the next product may take the target as its A."""
     values, halves = flat(source), flat(target)
-    # As one vector a power of two of bfloat16 would be carried around loops whole, copies of accumulators with it: ptxas
-    # then awaits every product by itself.
+    # In two parts: as one vector of a power of two, the bfloat16 values would be carried around loops whole,
+    # with copies of accumulators, and ptxas would then wait after every product.
     part = cute.size(values) // 2
     for first in (0, part):
         rounded = cute.make_tensor(halves.iterator + first, cute.make_layout(part))
@@ -93,7 +93,7 @@ def round_to(target, source):
 
 
 def pack_to(target, source):
-    """By an inline instruction: a conversion that the compiler knows it would move."""
+    """By inline PTX, as the compiler would move a conversion that it knows."""
     values, words = flat(source), cute.recast_tensor(flat(target), Int32)
     for i in range(cute.size(words)):
         words[i] = warps.pack(values[2 * i], values[2 * i + 1])
@@ -127,26 +127,26 @@ def exp2_below(source, rows, thread):
 
 
 def scale_rows(source, rows, thread):
-    """Each row times its value, in place."""
+    """Multiply each row by its value, in place."""
     values = flat(source)
     for i in range(cute.size(values)):
         values[i] = values[i] * rows[i // 2 % 2]
 
 
 def divide_rows(source, rows, thread):
-    """Each row divided by its value, in place."""
+    """Divide each row by its value, in place."""
     values, inverse = flat(source), [1.0 / rows[r] for r in range(2)]
     for i in range(cute.size(values)):
         values[i] = values[i] * inverse[i // 2 % 2]
 
 
 def stage_rows(target, row, rows, source, thread):
-    """A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle."""
+    """Store a 16-bit fragment to a shared tile of `rows` rows, 128-byte swizzled, from row `row` on."""
     words = cute.recast_tensor(flat(source), Int32)
     at = row + thread // 32 * 16 + thread % 16
     for pair in range(cute.size(words) // 4):
         piece = pair * 2 + thread % 32 // 16
-        # Panels of eight 16-byte pieces a row; the swizzle exchanges the pieces of a row by its number.
+        # Panels of eight 16-byte pieces a row; the swizzle permutes the pieces of a row by its number.
         place = piece // 8 * (rows * 128) + at * 128 + ((piece % 8) ^ (at % 8)) * 16
         cute.arch.inline_ptx(
             "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
@@ -155,14 +155,14 @@ def stage_rows(target, row, rows, source, thread):
 
 
 def _pairs(out, pitch, row, column, source, thread):
-    """(address of two neighbouring elements, this thread's number of the first) of a fragment in global memory."""
+    """For each two neighbouring elements of a fragment: their address, and the number of the first one."""
     first = out + Int64(row + row_of(thread)) * pitch + (column + thread % 4 * 2)
     for i in range(0, cute.size(source), 2):
         yield first + i // 2 % 2 * 8 * Int64(pitch) + i // 4 * 8, i
 
 
 def read_rows(target, x, pitch, row, column, thread):
-    """A float32 fragment from a matrix in global or shared memory whose rows are `pitch` elements long."""
+    """Load a float32 fragment from a matrix in global or shared memory with rows of `pitch` elements."""
     values = flat(target)
     for place, i in _pairs(x, pitch, row, column, values, thread):
         cute.make_tensor(values.iterator + i, cute.make_layout(2)).store(
@@ -171,7 +171,7 @@ def read_rows(target, x, pitch, row, column, thread):
 
 
 def write_rows(out, pitch, row, column, source, thread):
-    """A float32 fragment into a matrix in global or shared memory whose rows are `pitch` elements long."""
+    """Store a float32 fragment to a matrix in global or shared memory with rows of `pitch` elements."""
     values = flat(source)
     for place, i in _pairs(out, pitch, row, column, values, thread):
         cute.make_tensor(place.align(8), cute.make_layout(2)).store(
@@ -186,7 +186,7 @@ def add(place: cute.Pointer, value: Float32):
 
 
 def add_rows(out, pitch, row, column, source, thread):
-    """A float32 fragment added to a matrix in global memory, element by element and atomically."""
+    """Add a float32 fragment to a matrix in global memory, atomically for each element."""
     values = flat(source)
     for place, i in _pairs(out, pitch, row, column, values, thread):
         add(place, values[i])

@@ -1,4 +1,4 @@
-"""Leaves for every operation in CuTe DSL, on fragments of 128 rows out of tensor memory: thread t holds row t."""
+"""Leaves for every operation in CuTe DSL, on fragments of 128 rows from tensor memory: thread t has row t."""
 
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
@@ -24,7 +24,7 @@ def row_most_bits(registers):
 
 
 def row_sum(registers):
-    """Two sums side by side, two floats an addition."""
+    """Two partial sums side by side, by packed additions of two floats."""
     values = flat(registers)
     pairs = [(values[i], values[i + 1]) for i in range(0, cute.size(values), 2)]
     first, second = reduced(pairs, cute.arch.add_packed_f32x2)
@@ -43,7 +43,7 @@ def _columns(tmem, count):
 
 
 def read_tensor(target, source, thread):
-    """A fragment, a row a thread, from tensor memory; its arrival is waited for at the release."""
+    """Load a fragment, a row a thread, from tensor memory; the release waits for it."""
     count = cute.size(target)
     atom = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(count)), Float32)
     copy = tcgen05.make_tmem_copy(atom, _columns(source, count)).get_slice(thread)
@@ -56,7 +56,7 @@ def read_tensor(target, source, thread):
 
 
 def read_sums(target, source, thread):
-    """Sums of 16 bits that have a column each, a row a thread, two a register; their arrival is waited for at the release."""
+    """Load 16-bit sums, a column each, a row a thread, two a register; the release waits for them."""
     count = cute.size(target)
     atom = cute.make_copy_atom(
         tcgen05.Ld32x32bOp(tcgen05.Repetition(count // 2), tcgen05.Pack.PACK_16b_IN_32b), target.element_type
@@ -71,12 +71,12 @@ def read_sums(target, source, thread):
 
 
 def write_tensor(target, source, thread):
-    """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
+    """Store a 16-bit fragment, a row a thread, to tensor memory; the commit waits for it."""
     write_words(target, cute.recast_tensor(flat(source), Float32), thread)
 
 
 def write_words(target, words, thread):
-    """A vector of this thread's words, a row a thread, into tensor memory."""
+    """Store a vector of this thread's words as its row of tensor memory."""
     count = cute.size(words)
     atom = cute.make_copy_atom(tcgen05.St32x32bOp(tcgen05.Repetition(count)), Float32)
     copy = tcgen05.make_tmem_copy(atom, _columns(target, count)).get_slice(thread)
@@ -89,9 +89,9 @@ def write_words(target, words, thread):
 
 
 def read_accumulator(target, source, thread):
-    """What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited for at the release.
+    """Load a thread's elements of a 64-row accumulator in wgmma's layout; the release waits for them.
 
-    Lanes 0-15 of each warp's 32 hold sixteen rows.
+    Lanes 0-15 of each warp's 32 have sixteen rows.
     """
     columns = 2 * cute.size(target)
     lanes = cute.make_layout(((16, 4), columns), stride=((LANE_STRIDE, 32 * LANE_STRIDE), 1))
@@ -104,18 +104,21 @@ def read_accumulator(target, source, thread):
 
 
 def load_columns(held, source, column, thread):
-    """Columns of each thread's row of tensor memory from a multiple of as many on, once they are here."""
+    """Load columns of each thread's row of tensor memory, and wait for them.
+
+    `column` is a multiple of the number of registers.
+    """
     read_tensor(held, source + _multiple(column, held), thread)
     cute.arch.fence_view_async_tmem_load()
 
 
 def store_columns(held, target, column, thread):
-    """The reverse of `load_columns`; not waited for."""
+    """The reverse of `load_columns`, without a wait."""
     write_words(target + _multiple(column, held), held, thread)
 
 
 def _multiple(column, held):
-    """A column that is a multiple of the registers."""
+    """Tell the compiler that a column is a multiple of the number of registers."""
     return column if isinstance(column, int) else cute.assume(column, divby=cute.size(held))
 
 
@@ -145,22 +148,22 @@ def exp2_below(source, rows, thread):
 
 
 def scale_rows(source, rows, thread):
-    """Each row times its value, in place."""
+    """Multiply each row by its value, in place."""
     values = flat(source)
     values.store(values.load() * rows[0])
 
 
 def divide_rows(source, rows, thread):
-    """Each row divided by its value, in place."""
+    """Divide each row by its value, in place."""
     values = flat(source)
     values.store(values.load() * (1.0 / rows[0]))
 
 
 def stage_rows(target, row, rows, source, thread):
-    """A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle."""
+    """Store a 16-bit fragment to a shared tile of `rows` rows, 128-byte swizzled, from row `row` on."""
     words, at = cute.recast_tensor(flat(source), Int32), row + thread
     for piece in range(cute.size(words) // 4):
-        # Panels of eight 16-byte pieces a row; the swizzle exchanges the pieces of a row by its number.
+        # Panels of eight 16-byte pieces a row; the swizzle permutes the pieces of a row by its number.
         place = piece // 8 * (rows * 64) + at * 64 + ((piece % 8) ^ (at % 8)) * 8
         to = cute.recast_tensor(cute.make_tensor((target + place).align(16), cute.make_layout(8)), Int32)
         cute.autovec_copy(cute.make_tensor(words.iterator + 4 * piece, cute.make_layout(4)), to)
@@ -171,19 +174,19 @@ def _place(out, pitch, row, column, thread):
 
 
 def read_rows(target, x, pitch, row, column, thread):
-    """A float32 fragment from a matrix in global or shared memory whose rows are `pitch` elements long."""
+    """Load a float32 fragment from a matrix in global or shared memory with rows of `pitch` elements."""
     own = cute.make_layout(cute.size(target))
     cute.autovec_copy(cute.make_tensor(_place(x, pitch, row, column, thread), own), flat(target))
 
 
 def add_rows(out, pitch, row, column, source, thread):
-    """A float32 fragment added to a matrix in global memory, element by element and atomically."""
+    """Add a float32 fragment to a matrix in global memory, atomically for each element."""
     values, place = flat(source), _place(out, pitch, row, column, thread)
     for i in range(cute.size(values)):
         fragment.add(place + i, values[i])
 
 
 def write_rows(out, pitch, row, column, source, thread):
-    """A float32 fragment into a matrix in global or shared memory whose rows are `pitch` elements long."""
+    """Store a float32 fragment to a matrix in global or shared memory with rows of `pitch` elements."""
     own = cute.make_layout(cute.size(source))
     cute.autovec_copy(flat(source), cute.make_tensor(_place(out, pitch, row, column, thread), own))

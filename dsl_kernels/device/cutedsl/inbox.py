@@ -1,7 +1,7 @@
-"""Words that CTAs of a grid send one another through global memory.
+"""Words that CTAs of a grid send to one another through global memory.
 
-Memory that is zero between launches; a word has come when it is not zero, so each says for itself whether it is there:
-there is no flag, no fence and no counter, and a word takes one store and one load. Zeros are sent as -0.0.
+The memory is zero between launches, and a word has arrived when it is not zero. So there is no flag, no fence
+and no counter, and a word takes one store and one load. A zero is sent as -0.0.
 """
 
 import cutlass
@@ -12,7 +12,7 @@ MINUS_ZERO = "0f80000000"
 
 
 def push(to: Int64, values):
-    """Send two or four floats to an address that is a multiple of their size."""
+    """Send two or four floats to an address aligned to their size."""
     count = len(values)
     words = [
         cute.arch.inline_ptx(
@@ -31,7 +31,7 @@ def push(to: Int64, values):
 
 
 def _look(at: Int64, words):
-    """Four words of global memory as they are now; those given where they are there already."""
+    """Four words of global memory as they are now; `words` if all of these have arrived already."""
     return cute.arch.inline_ptx(
         "{ .reg .pred p; setp.eq.b32 p, {$r1}, 0; setp.eq.or.b32 p, {$r2}, 0, p; "
         "setp.eq.or.b32 p, {$r3}, 0, p; setp.eq.or.b32 p, {$r4}, 0, p; "
@@ -50,9 +50,9 @@ def collect(
     thread: Int32,
     threads: cutlass.Constexpr,
 ):
-    """Wait until `count` words have come, put them into shared memory in their order and leave zeros in their place."""
+    """Wait until `count` words have arrived, move them into shared memory, and leave zeros in their place."""
     rounds = cutlass.const_expr((count // 4 + threads - 1) // threads)
-    # Threads of the last round: those beyond it have nothing to wait for.
+    # In the last round only this many threads have words to wait for.
     last = cutlass.const_expr(count // 4 - (rounds - 1) * threads)
     got = cute.make_rmem_tensor((rounds, 4), Int32)
     got.fill(0)
@@ -76,7 +76,7 @@ def collect(
 
 
 def _keep(to, at, words):
-    """Four words that have come, and zeros where they lay."""
+    """Store four words that have arrived, and zeros in their place."""
     cute.arch.inline_ptx(
         "st.shared.v4.b32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};", read_only_args=[to, *words]
     )

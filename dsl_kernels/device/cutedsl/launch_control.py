@@ -1,11 +1,11 @@
-"""Cluster launch control: a CTA takes the place of another one of the grid that has not begun."""
+"""Cluster launch control: a CTA takes over the work of a CTA that has not started."""
 
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
-# The next answer comes by the asynchronous proxy, in order after this read.
+# The fence orders this read before the next answer, which the asynchronous proxy writes.
 ANSWER = (
     "{ .reg .b128 answer;\n.reg .pred given;\nld.shared.b128 answer, [$1]; fence.proxy.async.shared::cta;\n"
     "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 given, answer;\nmov.b32 $0, -1;\n"

@@ -1,4 +1,4 @@
-"""Leaves of probes in CuTe DSL: reading the clock, and what each warp keeps of it."""
+"""Leaves of probes in CuTe DSL: reading the clock, and what each warp records of it."""
 
 import cutlass
 import cutlass.cute as cute
@@ -6,21 +6,22 @@ from cutlass import Int32, Int64
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
-# Of the clock all 64 bits are asked for: its low word alone may come through a slow path (S2UR), and a warp waits for it.
+# All 64 bits of the clock are read: the low word alone may come through a slow path (S2UR), and a warp waits
+# for it.
 CLOCK = "{ .reg .b64 c; mov.u64 c, %clock64; cvt.u32.u64 $0, c; }"
 
 TIMER = "mov.u32 $0, %globaltimer_lo;"
 
-# Number of the CTA. Read wherever it is asked for: what follows from it would be kept in registers across the kernel.
+# The number of the CTA. It is read anew at each use, as it would take registers across the whole kernel.
 CTA = (
-    "{ .reg .b32 x, y; mov.u32 x, %ctaid.z; mov.u32 y, %nctaid.y; mul.lo.u32 x, x, y; mov.u32 y, %ctaid.y; add.u32 x, x, y;"
+    "{ .reg .b32 x, y; mov.u32 x, %ctaid.z; mov.u32 y, %nctaid.y; mul.lo.u32 x, x, y; mov.u32 y, %ctaid.y; add.u32 x, x, y;"  # noqa: E501
     " mov.u32 y, %nctaid.x; mul.lo.u32 x, x, y; mov.u32 y, %ctaid.x; add.u32 $0, x, y; }"
 )
 
 
 @dsl_user_op
 def read(text, *, loc=None, ip=None):
-    """What special registers say; nothing moves across. (`inline_ptx` takes none.)"""
+    """The value of a special register, which `inline_ptx` cannot name; no access moves across the reading."""
     found = llvm.inline_asm(T.i32(), [], text, "=r,~{memory}", has_side_effects=True, loc=loc, ip=ip)
     return Int32(found)
 
@@ -32,9 +33,9 @@ def read_clock():
 
 @dsl_user_op
 def mark_region(spent, then, lane, region, *, loc=None, ip=None):
-    """Count the cycles since the mark before to `region`, whose sum lane `region % 32` keeps.
+    """Add the cycles since the last mark to the sum of `region`, in lane `region % 32`.
 
-    Written out: the compiler would keep the readings of several marks and add them up later.
+    One block of PTX: the compiler would keep the readings of several marks and add them up later.
     """
     values = [Int32(value).ir_value(loc=loc, ip=ip) for value in (spent, then, lane)]
     add = f"setp.eq.s32 p, $4, {region % 32}; sub.s32 d, $0, $3; mov.b32 $1, $2; @p add.s32 $1, $1, d;"
@@ -53,14 +54,14 @@ def mark_region(spent, then, lane, region, *, loc=None, ip=None):
 
 @cute.jit
 def own_words(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
-    """This warp's words, found again: in registers across the kernel they would be in the way of accumulators."""
+    """The address of this warp's words, computed anew: accumulators need the registers."""
     warp = read(CTA) * warps + read("mov.u32 $0, %tid.x;") // 32
     return probe + Int64(warp) * words
 
 
 @cute.jit
 def store(to: cute.Pointer, value: Int32, mine: cutlass.Boolean):
-    """One word. No branch: accumulators of products in flight would be copied around it."""
+    """Store one word without a branch, around which accumulators of products in flight would be copied."""
     cute.arch.inline_ptx(
         "{ .reg .pred p; setp.ne.b32 p, {$r2}, 0; @p st.global.b32 [{$r0}], {$r1}; }",
         read_only_args=[to, value, Int32(mine)],
@@ -77,9 +78,9 @@ def of_lane(lane, *values):
 
 @dsl_user_op
 def note_region(place, ahead, regions, region, *, loc=None, ip=None):
-    """Note that `region` ends now, `ahead` words from `place`, the address of a word: the clock times `regions`, and the region.
+    """Note that `region` ends now, `ahead` words from `place`: the clock times `regions`, plus the region.
 
-    No lane is chosen: they all say the same.
+    Every lane stores it, as all of them store the same word.
     """
     text = (
         f"{{ .reg .b32 now; {CLOCK.replace('$0', 'now')} mad.lo.s32 now, now, {regions}, {region};"
@@ -91,7 +92,7 @@ def note_region(place, ahead, regions, region, *, loc=None, ip=None):
 
 @dsl_user_op
 def pass_marks(place, ring, marks, *, loc=None, ip=None):
-    """The place behind so many marks in a ring of `ring` words, which lies at a multiple of its size: only the low word changes."""
+    """The place after `marks` marks in a ring aligned to its size, so that only the low word changes."""
     text = (
         f"{{ .reg .b32 at, next, high; mov.b64 {{at, high}}, $1; add.u32 next, at, {4 * marks};"
         f" lop3.b32 at, next, at, {4 * ring - 1}, 0xE4; mov.b64 $0, {{at, high}}; }}"
@@ -111,16 +112,17 @@ def enter_ring(
     then: Int32,
     lane: Int32,
 ):
-    """Note when this warp's kernel began, where, and the global timer and the clock; the place of a ring.
+    """Note when and on which SM this warp's kernel began, the timer and the clock; gives a ring's address.
 
-    The ring, of `ring` words, lies at a multiple of its size behind the `first` words; its last word and 31 more are `empty`.
+    The ring of `ring` words begins at a multiple of its size after the `first` words. Its last word and the
+    31 words after it start as `empty`.
     """
     mine = own_words(probe, warps, words)
     timer = read(TIMER)
     store(mine + lane, of_lane(lane, then, cute.arch.smid(), timer, read_clock()), lane < 4)
     begin = mine + (first + (-(Int32(mine.toint()) + 4 * first >> 2) & (ring - 1)))
     store(begin + (ring - 1 + lane), Int32(empty), lane >= 0)
-    # Nothing is added, which ptxas does not know: in uniform registers an address would be moved at each mark.
+    # This adds zero, which ptxas does not know: it would keep a uniform address, and move it at each mark.
     return begin.toint() + Int64(lane * read("{ .reg .b32 x; mov.u32 x, %nctaid.z; shr.u32 $0, x, 31; }"))
 
 
@@ -133,7 +135,7 @@ def leave_ring(
     place: Int64,
     lane: Int32,
 ):
-    """Note where this warp's ring begins, and its next word, in words from the first of the warp's; the global timer and the clock."""
+    """Note where this warp's ring and its next word are, the global timer and the clock."""
     mine = own_words(probe, warps, words)
     at = Int32(place - mine.toint()) >> 2
     past = (Int32(place) >> 2) & (ring - 1)
@@ -155,7 +157,7 @@ def keep_sums(
     spent: Int32,
     lane: Int32,
 ):
-    """Store the sums that all of this warp's lanes hold."""
+    """Store the sums of all of this warp's lanes."""
     store(own_words(probe, warps, words) + (first + lane), spent, lane >= 0)
 
 
@@ -170,7 +172,7 @@ def end_sums(
     then: Int32,
     lane: Int32,
 ):
-    """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
+    """Store the sums of the first `count` lanes, when this warp's kernel began and ended, and its SM."""
     mine = own_words(probe, warps, words)
     store(mine + (first + lane), spent, lane < count)
     value = cutlass.select_(lane == 31, spent, cutlass.select_(lane == 30, then, cute.arch.smid()))

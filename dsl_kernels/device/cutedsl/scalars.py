@@ -1,4 +1,4 @@
-"""Functions of one thread for the text of any leaf: numbers by their bits, their conversions, a load that need not be made.
+"""Functions of one thread for leaf texts: bit patterns, conversions, conditional loads.
 
 What each means is in dsl_kernels/device/torch/scalars.py; places come as pointers.
 """
@@ -10,12 +10,12 @@ from . import warps
 
 
 def ceildiv(count, size):
-    """Both positive or zero; unsigned, which costs no sign fix-up."""
+    """The operands are not negative: an unsigned division needs no sign fix-up."""
     return Int32((Uint32(count) + Uint32(size - 1)) // Uint32(size))
 
 
 def _one(result, text, *arguments):
-    """What one or a few instructions make of some registers."""
+    """The result of one or a few instructions on registers."""
     return cute.arch.inline_ptx(text, write_only_types=[result], read_only_args=list(arguments))
 
 
@@ -48,7 +48,7 @@ def funnel_left(low, high, count):
 
 
 def anew(x):
-    """Nothing needs this DSL's compiler to be told."""
+    """Without an instruction, as this DSL's compiler does not compute the number earlier."""
     return x
 
 
@@ -57,7 +57,7 @@ def pair_of(low, high):
 
 
 def _piece(place, count):
-    """Words at a place of 1 or 8 elements of 16 bits."""
+    """One 16-bit element at an address, or eight as words."""
     whole = cute.make_tensor(place.align(2 * count), cute.make_layout(count))
     return cute.recast_tensor(whole, Uint16 if count == 1 else Uint32)
 

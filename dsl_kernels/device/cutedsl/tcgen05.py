@@ -21,7 +21,7 @@ K_BYTES = 32
 
 
 class Product:
-    """acc[m, n] (+)= A B^T over K, declared once: m rows of A, n rows of B."""
+    """acc[m, n] (+)= A B^T over K: m rows of A, n rows of B."""
 
     def __init__(self, dtype, m, n, k, a_major, b_major, sums="float32"):
         self.dtype, self.m, self.n, self.k = TYPES[dtype], m, n, k
@@ -30,7 +30,7 @@ class Product:
         self.step = K_BYTES * 8 // self.dtype.width
 
     def mma(self):
-        """Made anew where it is issued, because it carries its accumulate flag."""
+        """A new MMA for each product that is issued, as an MMA carries its accumulate flag."""
         shape, majors = (self.m, self.n, self.step), (MAJORS[self.a_major], MAJORS[self.b_major])
         where = (tcgen05.CtaGroup.ONE, tcgen05.OperandSource.SMEM)
         if self.dtype.width == 8:

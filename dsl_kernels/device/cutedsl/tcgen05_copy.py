@@ -1,4 +1,4 @@
-"""Copies of the tensor cores from shared into tensor memory (tcgen05.cp), in order with the products of the same thread."""
+"""Copies from shared into tensor memory (tcgen05.cp), in order with the products of the same thread."""
 
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -18,7 +18,10 @@ def _issue(shape, tmem, rows, *, loc=None, ip=None):
 
 
 def copy_columns(tmem, source, depth):
-    """128 rows of `depth` elements, in swizzled panels of 128 bytes, into the columns of tensor memory from `tmem` on; a whole warp calls it."""
+    """Copy 128 rows of `depth` elements, in swizzled panels of 128 bytes, to tensor memory from `tmem` on.
+
+    A whole warp calls it.
+    """
     steps = PANEL_BYTES // STEP_BYTES
     with cute.arch.elect_one():
         for step in range(depth * source.dtype.width // 8 // STEP_BYTES):

@@ -1,4 +1,4 @@
-"""Blackwell's MMA by two CTAs: each holds half of the rows of A, of B and of the result; the first issues it."""
+"""Blackwell's MMA by two CTAs: each has half of the rows of A, B and the result; the first issues it."""
 
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import tcgen05 as nvgpu
@@ -17,10 +17,10 @@ def commit(barrier):
 
 
 class Product(tcgen05.Product):
-    """acc[m, n] (+)= A B^T over K, declared once: m rows of A and n rows of B over both CTAs."""
+    """acc[m, n] (+)= A B^T over K: m rows of A and n rows of B over both CTAs."""
 
     def mma(self):
-        """Made anew where it is issued, because it carries its accumulate flag."""
+        """A new MMA for each product that is issued, as an MMA carries its accumulate flag."""
         where = (nvgpu.CtaGroup.TWO, nvgpu.OperandSource.SMEM)
         majors = (tcgen05.MAJORS[self.a_major], tcgen05.MAJORS[self.b_major])
         op = nvgpu.MmaF16BF16Op(self.dtype, self.sums, (self.m, self.n, self.step), *where, *majors)

@@ -1,4 +1,4 @@
-"""Blackwell's MMA on e4m3 with a factor for each 32 elements of a row (mxf8f6f4), which stand in tensor memory."""
+"""Blackwell's MMA on e4m3 with a factor for each 32 elements of a row (mxf8f6f4), in tensor memory."""
 
 import cutlass.cute as cute
 from cutlass import Int32
@@ -22,7 +22,7 @@ def _issue(tmem, a, b, shape, accumulate, by_a, by_b, *, loc=None, ip=None):
 
 
 class Product(tcgen05_ws.Product):
-    """acc (+)= A B^T over 128 of K, declared once: 128 rows of A, n rows of B, both K-major in panels of 128 bytes."""
+    """acc (+)= A B^T over K = 128: 128 rows of A, n rows of B, both K-major in 128-byte panels."""
 
     def multiply(self, a, b, tmem, accumulate, by_a, by_b):
         """Issue one product into tensor memory at `tmem`; a whole warp calls it, commit afterwards."""

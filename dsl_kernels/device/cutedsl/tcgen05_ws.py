@@ -1,4 +1,4 @@
-"""Blackwell's MMA of 32, 64 or 128 rows that take all lanes of tensor memory (`.ws`): CuTe DSL has no atom for it."""
+"""Blackwell's MMA of 32, 64 or 128 rows over all lanes of tensor memory (`.ws`); CuTe DSL has no atom."""
 
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -7,7 +7,7 @@ from cutlass.cutlass_dsl import dsl_user_op
 
 from . import tcgen05
 
-# Operands of kind::f16; what else there is are 8-bit floats of kind::f8f6f4.
+# Kind of the instruction and format of its operands: kind::f16 takes 16-bit floats, kind::f8f6f4 8-bit ones.
 KINDS = {"float16": ("f16", 0), "bfloat16": ("f16", 1), "float8_e4m3": ("f8f6f4", 0)}
 PANEL_BYTES = 128
 
@@ -25,7 +25,7 @@ def _issue(kind, tmem, a, b, shape, accumulate, in_tensor, *, loc=None, ip=None)
 
 
 class Product(tcgen05.Product):
-    """acc (+)= A B^T over K, declared once: m rows of A, n rows of B, A K-major and B in panels of 128 bytes."""
+    """acc (+)= A B^T over K: m rows of A, n rows of B, A K-major and B in 128-byte panels."""
 
     IN_TENSOR = False
 
@@ -44,7 +44,7 @@ class Product(tcgen05.Product):
         """Where the steps of K of a buffer of `stages` stages begin: (_, _, step of K, tile)."""
         if self.b_major == "k":
             return self._steps(pointer, self.n, stages * rows * columns)
-        # Rows are those of K; a step takes so many of each panel.
+        # Rows run along K, and a step takes `self.step` rows of each panel.
         panel = PANEL_BYTES * 8 // self.dtype.width
         tiles = stages * rows * columns // (self.k * self.n)
         layout = cute.make_layout(
@@ -67,12 +67,12 @@ class Product(tcgen05.Product):
         return Int64(address >> 4) | Int64(panels << 16 | 64 << 32 | 1 << 46 | 2 << 61)
 
     def _a(self, a, step):
-        """Where a step of A lies: what describes it in shared memory, or its first column of tensor memory."""
+        """The place of a step of A: its descriptor in shared memory, or its first column of tensor memory."""
         return self._descriptor(a, step)
 
     def multiply(self, a, b, tmem, accumulate):
         """Issue one product into tensor memory at `tmem`; a whole warp calls it, commit afterwards."""
-        # Of an MN-major B the panels lie as far apart as they have rows of K.
+        # The panels of an MN-major B follow one another, each with `k` rows.
         panels = 1 if self.b_major == "k" else self.k * PANEL_BYTES // 16
         with cute.arch.elect_one():
             for step in range(self.k // self.step):

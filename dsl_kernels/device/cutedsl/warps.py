@@ -1,4 +1,4 @@
-"""Functions for the text of any leaf: powers, bits of a word, what a warp works out together, atomics, other CTAs' memory.
+"""Functions for leaf texts: powers, bits of a word, warp-wide operations, atomics, memory of other CTAs.
 
 What each means is in dsl_kernels/device/torch/warps.py; places come as pointers.
 """
@@ -13,15 +13,16 @@ MANY = 1 << 20
 
 
 def group(place, size, number):
-    """Group `number` of `size` consecutive elements each, aligned to as many, from a place on."""
+    """Group `number` of aligned groups of `size` consecutive elements, from an address on."""
     aligned = place.align(size * place.dtype.width // 8)
     return cute.make_tensor(aligned, cute.make_layout((size, MANY)))[None, number]
 
 
 def piece(place, size, row, column, shape, swizzle):
-    """`size` elements of a row from a column on, a multiple of as many, of a matrix of that shape in shared memory.
+    """`size` elements of a row of a matrix in shared memory, from a column on that is a multiple of `size`.
 
-    A swizzle lays the columns in panels of so many bytes, and exchanges the 16-byte pieces of a panel's row by its number.
+    A swizzle splits the columns into panels of `swizzle` bytes, and permutes the 16-byte pieces of a panel's
+    row by the row's number.
     """
     rows, columns = shape
     unit = 128 // place.dtype.width
@@ -37,7 +38,7 @@ def piece(place, size, row, column, shape, swizzle):
 
 
 def few(registers, first, size):
-    """Some registers."""
+    """`size` registers from `first` on."""
     return cute.make_tensor(registers.iterator + first, cute.make_layout(size))
 
 
@@ -98,7 +99,7 @@ def shuffle(value, lane):
 
 
 def scan(value, lanes=32):
-    """Inclusive prefix sum of an int32 over the first `lanes` lanes of a warp, a power of two; others get no meaning."""
+    """Inclusive prefix sum of an int32 over the first `lanes` lanes, a power of two; undefined in others."""
     steps = "".join(
         f"shfl.sync.up.b32 t|p, {{$w0}}, {1 << i}, 0, -1; @p add.s32 {{$w0}}, {{$w0}}, t; "
         for i in range(lanes.bit_length() - 1)
@@ -132,7 +133,7 @@ fetch_add = atomic_add
 
 
 def count_where(place, yes):
-    """A predicated addition: branches around several would not let them follow each other."""
+    """A predicated addition: with a branch for each, several additions could not be in flight."""
     cute.arch.inline_ptx(
         "{ .reg .pred p; setp.ne.s32 p, {$r1}, 0; @p red.shared.add.u32 [{$r0}], 1; }",
         read_only_args=[place.toint(), Int32(yes)],
@@ -179,18 +180,19 @@ def sync_warp():
 
 
 def load_or(place, wanted, otherwise):
-    """A predicated load: a branch for each would not let several be on their way."""
+    """A predicated load: with a branch for each, several loads could not be in flight."""
     return cute.arch.inline_ptx(
-        f"{{ .reg .pred p; setp.ne.b32 p, {{$r1}}, 0; mov.b32 {{$w0}}, {otherwise}; @p ld.global.b32 {{$w0}}, [{{$r0}}]; }}",
+        f"{{ .reg .pred p; setp.ne.b32 p, {{$r1}}, 0; mov.b32 {{$w0}}, {otherwise}; @p ld.global.b32 {{$w0}}, [{{$r0}}]; }}",  # noqa: E501
         write_only_types=[Int32],
         read_only_args=[place, Int32(wanted)],
     )
 
 
 def read_where(words, at, count, address, wanted):
-    """One, two or four words of global memory into registers `at` on, or zeros and nothing is read.
+    """Load one, two or four words into registers from `at` on; zeros, without a read, if not wanted.
 
-    No selection: that would wait for the load. What lies behind a barrier stays there, unless it is a single word.
+    There is no select after the load, as it would wait for it. Loads do not move across a barrier, except for
+    those of a single word.
     """
     names = [f"{{$w{i}}}" for i in range(count)]
     zeros = "".join(f"mov.b32 {name}, 0; " for name in names)
@@ -246,7 +248,7 @@ def copy_row16(to, rows, pitch, first, row, at, n):
 
 
 def start_copy16(to, source, wanted):
-    """By addresses."""
+    """`copy16` by addresses."""
     size = Int32(16) if wanted is True else Int32(cutlass.select_(wanted, Int32(16), Int32(0)))
     cute.arch.inline_ptx(
         "cp.async.cg.shared.global [{$r0}], [{$r1}], 16, {$r2};",
@@ -262,7 +264,7 @@ def pack(low, high, to="bf16"):
 
 
 def scaled_pairs(word, scale):
-    """Four e4m3 values to bf16, times a float32 scale: by way of float16, which has each of them, and of float32."""
+    """Four e4m3 values to bf16, times a float32 scale: via float16, which is exact, and float32."""
     return [
         cute.arch.inline_ptx(
             f"{{ .reg .b16 low, high, a, b; .reg .b32 two; .reg .f32 x, y; mov.b32 {{{halves}}}, {{$r0}};"
@@ -280,7 +282,7 @@ def store_fp8(first, second, registers, at, scale):
 
 
 def write_fp8(places, four, scale_bits):
-    """Four words of fp8 values times their scale, to two shared addresses."""
+    """Store four words of fp8 values times their scale to two addresses in shared memory."""
     scale = cute.arch.inline_ptx(
         "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[scale_bits]
     )
@@ -303,7 +305,7 @@ def send_fours(place, full, rank, registers, step):
     to, there = _peer_address(place, rank), _peer_address(full, rank)
     for i in range(0, cute.size(registers), 4):
         cute.arch.inline_ptx(
-            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [{$r0}], {{$r2}, {$r3}, {$r4}, {$r5}}, [{$r1}];",
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [{$r0}], {{$r2}, {$r3}, {$r4}, {$r5}}, [{$r1}];",  # noqa: E501
             read_only_args=[to + i * step, there, *(registers[i + e] for e in range(4))],
         )
 
@@ -323,7 +325,7 @@ def send_rows(
         to, there = _peer(own, rank), _peer_address(full, rank)
         for panel in cutlass.range_constexpr(panels):
             cute.arch.inline_ptx(
-                "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [{$r0}], [{$r1}], {$r2}, [{$r3}];",
+                "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [{$r0}], [{$r1}], {$r2}, [{$r3}];",  # noqa: E501
                 read_only_args=[
                     to + panel * (tall * 128),
                     own + panel * (tall * 128),

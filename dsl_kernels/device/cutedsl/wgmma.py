@@ -1,4 +1,4 @@
-"""Hopper's warpgroup MMA: operands in swizzled shared memory, accumulators in registers, products issued in groups."""
+"""Hopper's warpgroup MMA: operands in swizzled shared memory, sums in registers, products in groups."""
 
 import cutlass
 import cutlass.cute as cute
@@ -26,7 +26,7 @@ ATOMS = {
 
 
 class Product:
-    """acc[m, n] (+)= A B^T over K, declared once, as one warpgroup issues it: `issued` of the n columns an instruction."""
+    """acc[m, n] (+)= A B^T over K by one warpgroup: `issued` of the n columns an instruction."""
 
     def __init__(self, dtype, m, n, k, a_major, b_major, issued=None):
         self.dtype, self.m, self.n, self.k = TYPES[dtype], m, n, k
@@ -34,7 +34,7 @@ class Product:
         self.step = K_BYTES * 8 // self.dtype.width
 
     def mma(self):
-        """Made anew where it is issued, because it carries its accumulate flag."""
+        """A new MMA for each product that is issued, as an MMA carries its accumulate flag."""
         shape = (64, self.issued, self.step)
         source, majors = warpgroup.OperandSource.SMEM, (MAJORS[self.a_major], MAJORS[self.b_major])
         if self.dtype.width == 8:
@@ -44,13 +44,13 @@ class Product:
         return cute.make_tiled_mma(op)
 
     def operand_a(self, pointer, rows, columns, stages, swizzle):
-        """Descriptors of a buffer of `stages` stages of [rows, columns]: (_, _, step of K, stage, tile of m, tile of k)."""
+        """Descriptors of stages of [rows, columns]: (_, _, step of K, stage, tile of m, tile of k)."""
         mma = self.mma()
         tiles = self._tiles(pointer, rows, columns, stages, swizzle, self.a_major, self.m)
         return mma.make_fragment_A(mma.get_slice(0).partition_A(tiles))
 
     def operand_b(self, pointer, rows, columns, stages, swizzle):
-        """Descriptors of a buffer of `stages` stages of [rows, columns]: (_, _, step of K, stage, tile of n, tile of k)."""
+        """Descriptors of stages of [rows, columns]: (_, _, step of K, stage, tile of n, tile of k)."""
         mma = self.mma()
         tiles = self._tiles(pointer, rows, columns, stages, swizzle, self.b_major, self.n)
         return mma.make_fragment_B(mma.get_slice(0).partition_B(tiles))
@@ -60,7 +60,7 @@ class Product:
         return cute.make_rmem_tensor(self.mma().partition_shape_C((self.m, self.n)), Float32)
 
     def multiply(self, a, b, acc, accumulate):
-        """Issue one product of a group; a whole warpgroup calls it, and waits for the group before it reads `acc`."""
+        """Issue one product of a group; a whole warpgroup calls it, and awaits the group to read `acc`."""
         mma = self.mma()
         mma.set(warpgroup.Field.ACCUMULATE, accumulate)
         for step in range(self.k // self.step):

@@ -8,10 +8,10 @@ from . import wgmma
 
 
 class Product(wgmma.Product):
-    """acc[m, n] (+)= A B^T over K, declared once, as one warpgroup issues it."""
+    """acc[m, n] (+)= A B^T over K by one warpgroup."""
 
     def mma(self):
-        """Made anew where it is issued, because it carries its accumulate flag."""
+        """A new MMA for each product that is issued, as an MMA carries its accumulate flag."""
         source, majors = warpgroup.OperandSource.RMEM, (wgmma.MAJORS["k"], wgmma.MAJORS[self.b_major])
         return cute.make_tiled_mma(
             warpgroup.MmaF16BF16Op(self.dtype, Float32, (64, self.issued, self.step), source, *majors)

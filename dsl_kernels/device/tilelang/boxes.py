@@ -1,5 +1,4 @@
-"""Boxes of tensor maps that `T.tma_copy` does not offer: those that every CTA of a cluster receives, and those of more axes than
-where they go."""
+"""Boxes of tensor maps that `T.tma_copy` lacks: multicast to a cluster, or with more axes than the target."""
 
 import tilelang.language as T
 from tvm import tirx
@@ -11,11 +10,12 @@ SWIZZLES = {"NONE": 0, "32B": 1, "64B": 2, "128B": 3}
 
 
 def box_map(operand, dtype, dims, strides, box, swizzle):
-    """Tensor map of an operand, innermost dimension first; zeros outside of it."""
+    """Tensor map of an operand, innermost dimension first; what is outside of the operand reads as zeros."""
     no_interleave, promote_l2_128b, zero_fill = 0, 2, 0
     return T.create_tma_descriptor(
-        TYPES[dtype], len(dims), operand.data, *dims, TYPE_BYTES[dtype], *(T.cast(stride, "int64") for stride in strides), *box,
-        *(1 for _ in box), no_interleave, SWIZZLES[swizzle], promote_l2_128b, zero_fill,
+        TYPES[dtype], len(dims), operand.data, *dims,
+        TYPE_BYTES[dtype], *(T.cast(stride, "int64") for stride in strides), *box, *(1 for _ in box),
+        no_interleave, SWIZZLES[swizzle], promote_l2_128b, zero_fill,
     )  # fmt: skip
 
 
@@ -29,9 +29,9 @@ def _copy(tensor_map, to, barrier, ctas, pair, at):
 
 @T.macro
 def load_box(tensor_map, target, slot, row, column, full, full_slot, ctas, pair, at):
-    """Copy the box at coordinates `at` (outermost first) to `row` and `column` on, in each of `ctas` CTAs.
+    """Copy the box at coordinates `at` (outermost first) to `row` and `column` of a slot in `ctas` CTAs.
 
-    It completes on full[full_slot] of each of those CTAs, or with `pair` of the first of two.
+    The copy completes on full[full_slot] of each of these CTAs; with `pair`, of the first of two CTAs.
     """
     if T.shuffle_elect(32):
         _copy(tensor_map, T.access_ptr(target[slot, row, column], "w", 64), full[full_slot], ctas, pair, at)
@@ -39,9 +39,10 @@ def load_box(tensor_map, target, slot, row, column, full, full_slot, ctas, pair,
 
 @T.macro
 def fold_box(tensor_map, dtype, target, slot, full, full_slot, at):
-    """Copy the box at coordinates `at` (outermost first) to all of a slot: its outer axes become rows.
+    """Copy the box at coordinates `at` (outermost first) to a whole slot: its outer axes become rows.
 
-    It completes on full[full_slot], where its bytes are announced: an arrival follows the copies.
+    The copy completes on full[full_slot]. This announces the bytes there and does not arrive; the caller
+    arrives after the copies.
     """
     if T.shuffle_elect(32):
         T.mbarrier_expect_tx(full[full_slot], target.shape[1] * target.shape[2] * TYPE_BYTES[dtype])

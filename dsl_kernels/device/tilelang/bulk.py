@@ -1,4 +1,4 @@
-"""Copies by the copy engine that `T.tma_copy` does not offer: rows of a tensor by number."""
+"""Copies by the copy engine that `T.tma_copy` lacks: gathered rows of a tensor."""
 
 import tilelang.language as T
 from tvm import tirx
@@ -13,33 +13,35 @@ __device__ __forceinline__ void gather_for_pair(const CUtensorMap& rows, const v
                   "r"(unsigned(__cvta_generic_to_shared(barrier)) & 0xFEFFFFFF) : "memory");
 }
 }  // namespace bulk
-"""
+"""  # noqa: E501
 
 PANEL = 64
 """bf16 columns of one row of a 128-byte-swizzled panel."""
 
 
 def row_map(operand, columns, rows, row_bytes):
-    """Tensor map of a bf16 matrix for rows by number: boxes of one row by one panel."""
+    """Tensor map of a bf16 matrix for gathered rows: boxes of one row by one panel."""
     bfloat16, no_interleave, swizzle_128b, promote_l2_128b, zero_fill = 9, 0, 3, 2, 0
     return T.create_tma_descriptor(
-        bfloat16, 2, operand.data, columns, rows, 2, T.cast(row_bytes, "int64"), PANEL, 1, 1, 1, no_interleave, swizzle_128b,
-        promote_l2_128b, zero_fill,
+        bfloat16, 2, operand.data, columns, rows, 2, T.cast(row_bytes, "int64"), PANEL, 1, 1, 1,
+        no_interleave, swizzle_128b, promote_l2_128b, zero_fill,
     )  # fmt: skip
 
 
 @T.macro
 def load_rows(tensor_map, rows, column, target, slot, full):
-    """Copy the columns from `column` on of as many rows as the target has, four rows by one panel an instruction.
+    """Fill the target's slot with gathered rows, from `column` on, by copies of four rows of a panel.
 
-    `rows` numbers them, alike in all lanes, of which one issues. A number outside the tensor gives zeros. They complete on
-    full[slot], where their bytes are announced: an arrival follows the copies.
+    `rows` has the numbers, the same in all lanes, and one lane issues the copies. A number outside of the
+    tensor gives zeros. The copies complete on full[slot]. This announces their bytes there and does not
+    arrive; the caller arrives after the copies.
     """
     if T.shuffle_elect(32):
         T.mbarrier_expect_tx(full[slot], target.shape[1] * target.shape[2] * 2)
         for panel in T.unroll(target.shape[2] // PANEL, unroll_factor=1):
             for quad in T.unroll(target.shape[1] // 4):
-                # The copy engine swizzles: the address wanted is the row's unswizzled start, where column 8 * (row % 8) lies.
+                # The copy engine swizzles, and takes the row's unswizzled start. TileLang swizzles addresses,
+                # so this is column 8 * (row % 8).
                 T.call_intrin(
                     "handle",
                     tirx.op.Op.get("tl.tma_load_gather4"),
@@ -57,7 +59,7 @@ def load_rows(tensor_map, rows, column, target, slot, full):
 
 @T.macro
 def load_rows_of_pair(tensor_map, rows, column, target, slot, full):
-    """As `load_rows`, into a slot of either of two CTAs; they count at full[slot] of the first one, where all bytes are announced."""
+    """As `load_rows`, in either of two CTAs; all bytes count at full[slot] of the first, announced there."""
     if T.shuffle_elect(32):
         for panel in T.unroll(target.shape[2] // PANEL, unroll_factor=1):
             for quad in T.unroll(target.shape[1] // 4):

@@ -1,11 +1,11 @@
-"""Functions of float32 for the text of any leaf: roots, quotients, and what lanes make of their values together.
+"""Functions of float32 for leaf texts: roots, quotients, and reductions over lanes.
 
 What each means is in dsl_kernels/device/torch/floats.py.
 """
 
 import tilelang.language as T
 
-# As functions: an expression would stand twice in each step over the lanes.
+# CUDA functions, as each step over the lanes would print its operand's expression twice.
 SOURCE = r"""
 namespace floats {
 template <int LANES> __device__ __forceinline__ float sum_of_lanes(float value) {

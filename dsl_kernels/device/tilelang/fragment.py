@@ -1,11 +1,11 @@
-"""Leaves for every operation in TileLang: tiles of registers are fragments, dealt to threads as their product asks."""
+"""Leaves for every operation in TileLang: tiles of registers are fragments, in their product's layout."""
 
 import tilelang.language as T
 
 from . import warps
 from .tcgen05 import move_columns
 
-# Barriers are the declared ones: TileLang adds none of its own.
+# TileLang adds no barriers to the declared ones.
 PASS_CONFIGS = {
     "tl.disable_thread_storage_sync": True,
     "tl.disable_warp_specialized": True,
@@ -89,7 +89,7 @@ template <int N, class T> __device__ __forceinline__ void round_to(T* target, co
 }
 }  // namespace rows
 #endif
-"""
+"""  # noqa: E501
 )
 
 
@@ -115,14 +115,14 @@ quad_sum = warps.external("float32", "rows::quad_sum")
 
 
 def round_to(target, source):
-    """Every element in the dtype of the target, which the next product may take as its A."""
+    """Convert every element to the target's dtype; the next product may take the target as its A."""
     if len(target.shape) > 1:
         return T.copy(source, target)
     kind = f"rows::round_to<{target.shape[0]}>"
     return T.call_extern("handle", kind, T.address_of(target[0]), T.address_of(source[0]))
 
 
-# Nothing moves a conversion here.
+# The same: nvcc does not move the conversion.
 pack_to = round_to
 
 
@@ -147,20 +147,20 @@ def exp2_below(source, rows, thread):
 
 @T.macro
 def scale_rows(source, rows, thread):
-    """Each row times its value, in place."""
+    """Multiply each row by its value, in place."""
     for i, j in T.Parallel(source.shape[0], source.shape[1]):
         source[i, j] = source[i, j] * rows[i]
 
 
 @T.macro
 def divide_rows(source, rows, thread):
-    """Each row divided by its value, in place."""
+    """Divide each row by its value, in place."""
     for i, j in T.Parallel(source.shape[0], source.shape[1]):
         source[i, j] = source[i, j] / rows[i]
 
 
 def read_tensor(target, source, slot, thread):
-    """A fragment, a row a thread, from tensor memory; its arrival is waited for at the release."""
+    """Load a fragment, a row a thread, from tensor memory; the release waits for it."""
     if len(target.shape) > 1:
         return T.copy(source[slot, :, :], target)
     return move_columns("ld", target, source, slot, 0, thread)
@@ -168,7 +168,7 @@ def read_tensor(target, source, slot, thread):
 
 @T.macro
 def read_sums(target, source, slot, thread):
-    """Sums of 16 bits that have a column each, a row a thread, two a register; their arrival is waited for at the release."""
+    """Load 16-bit sums, a column each, a row a thread, two a register; the release waits for them."""
     columns = target.shape[len(target.shape) - 1]
     T.call_extern(
         "handle",
@@ -180,7 +180,7 @@ def read_sums(target, source, slot, thread):
 
 
 def write_tensor(target, slot, source, thread):
-    """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
+    """Store a 16-bit fragment, a row a thread, to tensor memory; the commit waits for it."""
     if len(source.shape) > 1:
         return T.copy(source, target[slot, :, :])
     return move_columns("st", source, target, slot, 0, thread)
@@ -188,9 +188,9 @@ def write_tensor(target, slot, source, thread):
 
 @T.macro
 def read_accumulator(target, source, slot, thread):
-    """What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited for at the release.
+    """Load a thread's elements of a 64-row accumulator in wgmma's layout; the release waits for them.
 
-    Lanes 0-15 of each warp's 32 hold sixteen rows.
+    Lanes 0-15 of each warp's 32 have sixteen rows.
     """
     T.call_extern(
         "handle",
@@ -203,38 +203,41 @@ def read_accumulator(target, source, slot, thread):
 
 @T.macro
 def load_columns(held, source, slot, column, thread):
-    """Columns of each thread's row of tensor memory from a multiple of as many on, once they are here."""
+    """Load columns of each thread's row of tensor memory, and wait for them.
+
+    `column` is a multiple of the number of registers.
+    """
     move_columns("ld", held, source, slot, column, thread)
 
 
 @T.macro
 def store_columns(held, target, slot, column, thread):
-    """The reverse of `load_columns`, and it waits."""
+    """The reverse of `load_columns`, with a wait."""
     move_columns("st", held, target, slot, column, thread)
 
 
 @T.macro
 def stage_rows(target, row, rows, source, thread):
-    """A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle."""
+    """Store a 16-bit fragment to a shared tile of `rows` rows, 128-byte swizzled, from row `row` on."""
     T.copy(source, target[row : row + source.shape[0], :])
 
 
 @T.macro
 def read_rows(target, x, pitch, row, column, thread):
-    """A float32 fragment from a matrix in global or shared memory whose rows are `pitch` elements long."""
+    """Load a float32 fragment from a matrix in global or shared memory with rows of `pitch` elements."""
     for i, j in T.Parallel(target.shape[0], target.shape[1]):
         target[i, j] = x[row + i, column + j]
 
 
 @T.macro
 def write_rows(out, pitch, row, column, source, thread):
-    """A float32 fragment into a matrix in global or shared memory whose rows are `pitch` elements long."""
+    """Store a float32 fragment to a matrix in global or shared memory with rows of `pitch` elements."""
     for i, j in T.Parallel(source.shape[0], source.shape[1]):
         out[row + i, column + j] = source[i, j]
 
 
 @T.macro
 def add_rows(out, pitch, row, column, source, thread):
-    """A float32 fragment added to a matrix in global memory, element by element and atomically."""
+    """Add a float32 fragment to a matrix in global memory, atomically for each element."""
     for i, j in T.Parallel(source.shape[0], source.shape[1]):
         T.atomic_add(out[row + i, column + j], source[i, j])

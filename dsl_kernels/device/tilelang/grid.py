@@ -1,21 +1,21 @@
-"""Meeting of CTAs: through global memory, and within a cluster."""
+"""CTAs wait for one another, through global memory or within a cluster."""
 
 import tilelang.language as T
 
-# TileLang's own cluster barriers have no memory clobber; these keep ordinary accesses on their side.
+# TileLang's own cluster barriers have no memory clobber; no ordinary access moves across these.
 SOURCE = r"""
 namespace dk {
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 }  // namespace dk
-"""
+"""  # noqa: E501
 
 
 @T.macro
 def count_in(counter, index, thread):
-    """Count this CTA, behind what its threads wrote before they met."""
-    # Whose result is not asked for, an addition of TileLang's loses its order.
+    """Count this CTA in; its threads have met after their writes, which the count publishes."""
+    # TileLang drops the memory order of an addition without `return_prev`.
     before = T.alloc_var("int32", init=0)
     if thread == 0:
         before = T.atomic_add(counter[index], 1, memory_order="release", return_prev=True)  # noqa: F841
@@ -23,7 +23,7 @@ def count_in(counter, index, thread):
 
 @T.macro
 def await_count(counter, index, total, thread):
-    """Until `total` CTAs are counted, whose writes are then seen."""
+    """Wait until `total` CTAs are counted in, and see their writes."""
     seen = T.alloc_var("int32", init=0)
     if thread == 0:
         while seen < total:
@@ -32,7 +32,7 @@ def await_count(counter, index, total, thread):
 
 @T.macro
 def count_out(counter, index, total, thread):
-    """Count this CTA once more; behind the last of `total` the counter is zero again."""
+    """Count this CTA out; the last of `total` resets the counter."""
     before = T.alloc_var("int32", init=0)
     if thread == 0:
         before = T.atomic_add(counter[index], 1, memory_order="relaxed", return_prev=True)
@@ -42,7 +42,7 @@ def count_out(counter, index, total, thread):
 
 @T.macro
 def take_ticket(flag, counter, index, total, thread):
-    """Leave in `flag` how many came before; the last of `total` sees what all of them wrote and resets the counter."""
+    """Write into `flag` how many came before; the last of `total` sees all writes and resets the counter."""
     if thread == 0:
         flag[0] = T.atomic_add(counter[index], 1, memory_order="acq_rel", return_prev=True)
         if flag[0] == total - 1:

@@ -1,8 +1,8 @@
-"""Cluster launch control: a CTA takes the place of another one of the grid that has not begun."""
+"""Cluster launch control: a CTA takes over the work of a CTA that has not started."""
 
 import tilelang.language as T
 
-# The next answer comes by the asynchronous proxy, in order after the read of this one.
+# The fence orders this read before the next answer, which the asynchronous proxy writes.
 SOURCE = r"""
 namespace launch_control {
 __device__ __forceinline__ unsigned place(const void* pointer) { return unsigned(__cvta_generic_to_shared(pointer)); }
@@ -21,7 +21,7 @@ __device__ __forceinline__ int answer(const void* source) {
   return found;
 }
 }  // namespace launch_control
-"""
+"""  # noqa: E501
 
 
 def ask(target, slot, barrier):

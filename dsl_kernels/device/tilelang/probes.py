@@ -1,9 +1,9 @@
-"""Leaves of probes in TileLang: reading the clock, and what each warp keeps of it."""
+"""Leaves of probes in TileLang: reading the clock, and what each warp records of it."""
 
 import tilelang.language as T
 
-# Nothing moves across a reading of the clock, and clocks wrap. Stores are no branches: accumulators of products in flight
-# would be copied around them.
+# No access moves across a reading of the clock, and clocks wrap. Stores have no branches, around which
+# accumulators of products in flight would be copied.
 SOURCE = r"""
 namespace probes {
 // Of all 64 bits: the low word alone may come through a slow path (S2UR), and a warp waits for it.
@@ -63,7 +63,7 @@ __device__ __forceinline__ void leave(int* probe, int warps, int words, int ring
   store(mine + 4 + lane, lane == 0 ? next - past : lane == 1 ? next : lane == 2 ? at : now, lane < 4);
 }
 }  // namespace probes
-"""
+"""  # noqa: E501
 
 
 # Assigning a T.Ref parameter stores into the caller's variable.
@@ -75,7 +75,7 @@ def read_clock(now: T.Ref):
 
 @T.macro
 def mark_region(spent: T.Ref, then: T.Ref, lane, region):
-    """Count the cycles since the mark before to `region`, whose sum lane `region % 32` keeps."""
+    """Add the cycles since the last mark to the sum of `region`, in lane `region % 32`."""
     now = T.alloc_var("int32", init=0)
     now = T.call_extern("int32", "probes::clock")
     spent = T.call_extern("int32", "probes::sum", spent, now, then, lane, region % 32)
@@ -84,21 +84,22 @@ def mark_region(spent: T.Ref, then: T.Ref, lane, region):
 
 @T.macro
 def note_region(place, ahead, regions, region):
-    """Note that `region` ends now, `ahead` words from `place`, the address of a word: the clock times `regions`, and the region."""
+    """Note that `region` ends now, `ahead` words from `place`: the clock times `regions`, plus the region."""
     T.call_extern("handle", "probes::note", place, ahead, regions, region)
 
 
 @T.macro
 def pass_marks(place: T.Ref, ring, marks):
-    """The place behind so many marks in a ring of `ring` words, which lies at a multiple of its size."""
+    """The place after `marks` marks in a ring of `ring` words, which is aligned to its size."""
     place = T.call_extern("int64", "probes::pass", place, ring, marks)
 
 
 @T.macro
 def enter_ring(probe, warps, words, first, ring, empty, place: T.Ref, then, lane):
-    """Note when this warp's kernel began, where, and the global timer and the clock; the place of a ring.
+    """Note when and on which SM this warp's kernel began, the timer and the clock; gives a ring's address.
 
-    The ring, of `ring` words, lies at a multiple of its size behind the `first` words; its last word and 31 more are `empty`.
+    The ring of `ring` words begins at a multiple of its size after the `first` words. Its last word and the
+    31 words after it start as `empty`.
     """
     place = T.call_extern(  # noqa: F841
         "int64", "probes::enter", T.address_of(probe[0]), warps, words, first, ring, empty, then, lane
@@ -107,7 +108,7 @@ def enter_ring(probe, warps, words, first, ring, empty, place: T.Ref, then, lane
 
 @T.macro
 def leave_ring(probe, warps, words, ring, place, lane):
-    """Note where this warp's ring begins, and its next word, in words from the first of the warp's; the global timer and the clock."""
+    """Note where this warp's ring and its next word are, the global timer and the clock."""
     T.call_extern("handle", "probes::leave", T.address_of(probe[0]), warps, words, ring, place, lane)
 
 
@@ -119,13 +120,13 @@ def begin_sums(spent: T.Ref, then, lane):
 
 @T.macro
 def keep_sums(probe, warps, words, first, spent, lane):
-    """Store the sums that all of this warp's lanes hold."""
+    """Store the sums of all of this warp's lanes."""
     T.call_extern("handle", "probes::keep", T.address_of(probe[0]), warps, words, first + lane, spent)
 
 
 @T.macro
 def end_sums(probe, warps, words, first, count, spent, then, lane):
-    """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
+    """Store the sums of the first `count` lanes, when this warp's kernel began and ended, and its SM."""
     T.call_extern(
         "handle", "probes::end", T.address_of(probe[0]), warps, words, first, count, spent, then, lane
     )

@@ -1,4 +1,4 @@
-"""Functions of one thread for the text of any leaf: numbers by their bits, their conversions, a load that need not be made.
+"""Functions of one thread for leaf texts: bit patterns, conversions, conditional loads.
 
 What each means is in dsl_kernels/device/torch/scalars.py; places come as elements of a buffer.
 """
@@ -57,7 +57,7 @@ __device__ __forceinline__ unsigned permute_bytes(unsigned a, unsigned b, unsign
 
 
 def ceildiv(count, size):
-    """Both positive or zero; C division, which costs no sign fix-up."""
+    """The operands are not negative: C's division needs no sign fix-up."""
     return T.truncdiv(count + size - 1, size)
 
 

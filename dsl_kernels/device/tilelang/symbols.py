@@ -1,10 +1,10 @@
-"""Sizes of a TileLang program under the names that it declares."""
+"""Names of the sizes of a TileLang program."""
 
 from tvm.script.ir_builder import IRBuilder
 
 
 def named(program, **dims):
-    """The program, its sizes named again: a macro names what it is passed after its parameter."""
+    """Give the program's sizes their declared names: a macro names an argument after its own parameter."""
     for name, dim in dims.items():
         IRBuilder.name(name, dim)
     return program

@@ -1,4 +1,4 @@
-"""Synchronisation that TileLang spells without a memory clobber: here ordinary accesses stay on their side of it."""
+"""Barriers with a memory clobber, which TileLang's own lack: no ordinary access moves across these."""
 
 SOURCE = r"""
 namespace sync {
@@ -9,4 +9,4 @@ __device__ __forceinline__ void meet_cluster() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 }  // namespace sync
-"""
+"""  # noqa: E501

@@ -1,4 +1,4 @@
-"""Products that `T.tcgen05_gemm` does not offer (of 64 rows, with sums of 16 bits, by `.ws`), and commits that arrive in several CTAs."""
+"""Products that `T.tcgen05_gemm` lacks: 64 rows, 16-bit sums, `.ws`. And commits to several CTAs."""
 
 import tilelang.language as T
 
@@ -34,7 +34,7 @@ __device__ __forceinline__ void multiply_scaled(unsigned sums, const A& a, const
                     "r"(step ? 1 : adds), "r"(by_a), "r"(by_b) : "memory");
 }
 }  // namespace tcgen05
-"""
+"""  # noqa: E501
 
 SWIZZLE_128B = 2
 """Layout field of a tcgen05 shared-memory descriptor."""
@@ -51,7 +51,10 @@ def instruction_descriptor(m: int, n: int) -> int:
 
 @T.macro
 def multiply_m64(a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, n, k, clear):
-    """Columns acc_slot * n on of acc (+)= a b^T, 64 rows by n over `k` columns from `a_column` and `b_column` on; both are swizzled panels of 64 columns."""
+    """acc (+)= a b^T: 64 rows by `n`, over `k` columns from `a_column` and `b_column` on.
+
+    `a` and `b` are swizzled panels of 64 columns. The result starts at column acc_slot * n of `acc`.
+    """
     a_desc = T.alloc_tcgen05_smem_desc()
     b_desc = T.alloc_tcgen05_smem_desc()
     T.initialize_tcgen05_descriptor(
@@ -105,9 +108,10 @@ def multiply_described(
     b_major,
     clear,
 ):
-    """As `multiply_m64`, of any rows and of 16-bit operands; sums of 16 bits have a column each, as those of 32.
+    """As `multiply_m64`, of `m` rows and 16-bit operands; a 16-bit sum takes a column, as a 32-bit sum does.
 
-    By `ws` those of fewer than 128 rows take all lanes; `a` may be in tensor memory then, and `b` MN-major.
+    With `ws`, a result of fewer than 128 rows takes all lanes, `a` may be in tensor memory, and `b` may be
+    MN-major.
     """
     b_desc = T.alloc_tcgen05_smem_desc()
     panels = (1, GROUP_ROWS_16B) if b_major == "k" else (k * 128 // 16, GROUP_ROWS_16B)
@@ -137,7 +141,7 @@ def multiply_described(
                 acc.data, first, shape, adds, 0, 0, 0, 0, ws, False,
             )  # fmt: skip
         else:
-            # `T.ptx_tcgen05_mma_ts` has no form by `ws`.
+            # `T.ptx_tcgen05_mma_ts` has no `.ws`.
             T.call_extern(
                 "handle", "tcgen05::multiply_ws", acc[0, first],
                 a[0, a_slot * k + a_column + 16 * step], b_desc.data, along, shape, adds,
@@ -148,9 +152,11 @@ def multiply_described(
 def multiply_halves(
     a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, acc_column, n, k, dtype, a_shared, b_major, clear
 ):
-    """As `multiply_m64`, of 64 rows in each of two CTAs, which take all lanes: half of the `n` columns below the other half.
+    """As `multiply_m64`, of 64 rows in each of two CTAs.
 
-    `a` may be in tensor memory, its rows twice. `b` has half of the columns in each CTA, `k` rows of them where it is MN-major.
+    The result takes all lanes: the lower 64 have the first half of the `n` columns, the others the second
+    half. `a` may be in tensor memory, where each row is in two lanes. `b` has half of the columns in each
+    CTA; an MN-major `b` has `k` rows of them.
     """
     b_desc = T.alloc_tcgen05_smem_desc()
     panels = (1, GROUP_ROWS_16B) if b_major == "k" else (k * 128 // 16, GROUP_ROWS_16B)
@@ -187,12 +193,15 @@ def multiply_halves(
 
 @T.macro
 def copy_columns(target, target_slot, source, source_slot, depth):
-    """128 rows of `depth` 16-bit elements, in swizzled panels of 128 bytes, into a buffer of tensor memory, eight columns an instruction."""
+    """Copy 128 rows of `depth` 16-bit elements, in swizzled panels of 128 bytes, to a tensor-memory buffer.
+
+    An instruction copies eight columns.
+    """
     rows = T.alloc_tcgen05_smem_desc()
     T.initialize_tcgen05_descriptor(
         rows, T.access_ptr(source[source_slot, 0, 0], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
     )
-    # A buffer that a product reads by its descriptor has its stages side by side.
+    # The stages of a buffer that a product reads by descriptor are side by side.
     whole = len(target.shape) == 3
     for step in T.unroll(depth // 16):
         T.call_extern(
@@ -206,7 +215,7 @@ def copy_columns(target, target_slot, source, source_slot, depth):
 
 @T.macro
 def copy_factors(target, target_slot, source, source_slot):
-    """32 rows of 16 bytes into four columns of each quarter of the lanes."""
+    """Copy 32 rows of 16 bytes to four columns of each quarter of the lanes."""
     rows = T.alloc_tcgen05_smem_desc()
     T.initialize_tcgen05_descriptor(rows, T.access_ptr(source[source_slot, 0, 0], "r"), 1, 8, 0, False, 0)
     T.call_extern("handle", "tcgen05::copy_factors", target[0, 4 * target_slot], rows.data)
@@ -214,7 +223,7 @@ def copy_factors(target, target_slot, source, source_slot):
 
 @T.macro
 def multiply_scaled(a, a_slot, b, b_slot, acc, acc_slot, by_a, by_b, n, clear):
-    """acc (+)= a b^T of 128 rows by n over 128 of e4m3, each 32 of which have a factor in `by_a` and in `by_b`."""
+    """acc (+)= a b^T: 128 rows by `n` over 128 e4m3 columns, with a factor for 32 in `by_a` and in `by_b`."""
     a_desc = T.alloc_tcgen05_smem_desc()
     b_desc = T.alloc_tcgen05_smem_desc()
     T.initialize_tcgen05_descriptor(
@@ -239,10 +248,10 @@ def multiply_scaled(a, a_slot, b, b_slot, acc, acc_slot, by_a, by_b, n, clear):
 
 
 def move_columns(way, held, columns, slot, first, thread):
-    """ "ld" or "st": this thread's lane of as many columns as it has registers, from `first` on; it waits."""
+    """Load (`way` "ld") or store ("st") this thread's registers, one a column, from `first` on; it waits."""
     registers = held.shape[0] if str(held.dtype) == "float32" else held.shape[0] // 2
     lane = 32 * (thread // 32)
-    # The result of a product that is issued by its descriptors has its stages side by side.
+    # The stages of a result that a product writes by descriptor are side by side.
     whole = len(columns.shape) == 3
     return T.call_extern(
         "handle",

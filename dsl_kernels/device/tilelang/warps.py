@@ -1,11 +1,11 @@
-"""Functions for the text of any leaf: powers, bits of a word, what a warp works out together, atomics, other CTAs' memory.
+"""Functions for leaf texts: powers, bits of a word, warp-wide operations, atomics, memory of other CTAs.
 
 What each means is in dsl_kernels/device/torch/warps.py; places come as elements of a buffer.
 """
 
 import tilelang.language as T
 
-# A file of leaves that calls these puts it before its own.
+# A file of leaves that calls these functions puts this source before its own.
 SOURCE = r"""
 #ifndef WARPS_ONCE
 #define WARPS_ONCE
@@ -159,11 +159,11 @@ __device__ __forceinline__ void store16(void* to, const unsigned* words) {
 }
 }  // namespace warps
 #endif
-"""
+"""  # noqa: E501
 
 
 def external(dtype, name):
-    """A function of SOURCE, or of CUDA, that gives a `dtype`."""
+    """A function of `SOURCE` or of CUDA that returns a `dtype`."""
     return lambda *arguments: T.call_extern(dtype, name, *arguments)
 
 

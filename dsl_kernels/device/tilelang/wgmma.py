@@ -1,4 +1,4 @@
-"""Hopper's warpgroup MMA on registers that threads hold by themselves, in the order in which a product leaves them."""
+"""Hopper's warpgroup MMA on plain registers of threads, in the order of its accumulators."""
 
 import tilelang.language as T
 
@@ -57,13 +57,13 @@ __device__ __forceinline__ void multiply_registers(float* acc, const void* a, vo
         static_cast<const uint32_t*>(a) + 4 * i, from_b.template at<true>(i), reinterpret_cast<uint32_t*>(acc), i > 0 || !clear);
 }
 }  // namespace wgmma
-"""
+"""  # noqa: E501
 
 BYTES = {"float8_e4m3": 1, "bfloat16": 2, "float16": 2}
 
 
 def operand(buffer, slot, row, column, major, swizzle, dtype):
-    """What `multiply` takes of a view of a buffer: how it lies, and where it begins."""
+    """An operand of `multiply`: the layout of a view of a buffer, the buffer, and the view's first byte."""
     *_, rows, columns = buffer.shape
     element = BYTES[dtype]
     begin = slot * (rows * columns * element) + row * swizzle + column * element
@@ -75,7 +75,7 @@ def operand(buffer, slot, row, column, major, swizzle, dtype):
 
 
 def multiply(acc, a, b, m, n, k, dtype, clear, narrow=False):
-    """acc[m, n] (+)= A B^T over `k` as one warpgroup issues it, of operands as above."""
+    """acc[m, n] (+)= A B^T over `k` by one warpgroup; `a` and `b` come from `operand`."""
     kind = f"{m // 64}, {n}, {k}, {a[0]}, {b[0]}, {str(narrow).lower()}"
     return T.call_extern(
         "handle",
@@ -90,7 +90,7 @@ def multiply(acc, a, b, m, n, k, dtype, clear, narrow=False):
 
 
 def multiply_registers(acc, a, b, n, k, dtype, clear):
-    """acc[64, n] (+)= A B^T over `k` of 16-bit elements, A in registers as a product leaves them."""
+    """acc[64, n] (+)= A B^T over `k` 16-bit elements, with A in registers in the order of a product."""
     kind = f"wgmma::{dtype}, {n}, {k}, {b[0]}"
     places = T.address_of(acc[0]), T.address_of(a[0]), b[1], b[2]
     return T.call_extern("handle", f"wgmma::multiply_registers<{kind}>", *places, clear)

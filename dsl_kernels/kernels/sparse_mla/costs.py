@@ -1,5 +1,6 @@
-"""What was measured of sparse MLA: costs that the counts of a CTA do not show, and those by which a launch deals out work.
+"""Measured costs of sparse MLA.
 
+The counts of a CTA do not show some of these costs. A launch deals out work by the others.
 docs/log/attention.md has the measurements.
 """
 
@@ -19,19 +20,25 @@ from .program.common import (
     unpacked,
 )
 
-# What a query costs a CTA beside its units, what a second one of which it has a part does where its rows are on their way by
-# then, and what joining parts costs at least, in units (docs/log/attention.md).
+# In units (docs/log/attention.md). `SEGMENT_UNITS`: what a query costs a CTA beside its units. `NEXT_UNITS`:
+# the same for a CTA's second query, of which the CTA has a part, if the query's rows are already in flight.
+# `MERGE_UNITS`: the least cost of joining parts.
 SEGMENT_UNITS, NEXT_UNITS, MERGE_UNITS = 3.5, 2.0, 2.1
-# CTAs of a launch that begins early take SMs as these fall free: where there are fewer than SMs, some pairs of SMs (TPCs) have
-# two and others none, and the two share a way to the L2. Behind the kernel in front they are spread over the pairs. From so many
-# tiles a CTA that outweighs the early start, while at most this much of the SMs is taken: heads on N, on M (docs/log/attention.md).
-# With 64 heads on M that is worth so many units to a query of one CTA.
+# The CTAs of a launch that begins early take SMs as these fall free. If there are fewer CTAs than SMs, some
+# pairs of SMs (TPCs) get two CTAs and others none, and the two CTAs of a pair share its path to the L2. CTAs
+# that start after the previous kernel are spread over the pairs. The spread outweighs the early start from so
+# many tiles per CTA, while at most this share of the SMs is taken; False: heads on N, True: heads on M
+# (docs/log/attention.md).
 SPREAD = {False: (8, 0.95), True: (16, 0.85)}
+# The spread is worth so many units to a query of one CTA with 64 heads on M.
 SPREAD_UNITS = 1.0
 
 
 def begins_early(k: SimpleNamespace, dims: Mapping[str, int], ctas: int, gpu: GpuSpec) -> bool:
-    """Whether a launch of so many CTAs may begin before the kernel in front of it ends: not where that spreads the gather (`SPREAD`)."""
+    """Whether a launch of `ctas` CTAs may begin before the previous kernel ends.
+
+    A launch whose CTAs gather better when they are spread over the SMs (`SPREAD`) waits.
+    """
     least, most = SPREAD[heads_on_m(k)]
     gathers = not unpacked(k) and blocks_of(k, dims) == dims["t"]
     tiles = dims["t"] * tiles_of(k, dims) / max(1, ctas)
@@ -41,14 +48,22 @@ def begins_early(k: SimpleNamespace, dims: Mapping[str, int], ctas: int, gpu: Gp
 def shares(
     t: int, blocks: int, units: int, splits: int | None, gpu: GpuSpec, *, walk: bool
 ) -> tuple[int, int]:
-    """How many CTAs a block of heads has, and parts a query: for equal parts of each query, or one for each SM, whose units go on into the next query.
+    """How many CTAs a block of heads has, and how many parts a query has.
 
-    Those that `walk` take whole queries one after the other: the rows of the next one are on their way before one ends.
+    The CTAs take equal parts of each query, or each SM has one CTA whose units go on into the next query.
+
+    Args:
+        t: queries.
+        blocks: blocks of heads of a query.
+        units: units of a query.
+        splits: parts of a query that the caller fixed, or None.
+        walk: whether a CTA takes whole queries one after another. The rows of the next query are then in
+            flight before the current query ends.
     """
     sms = max(1, gpu.sms // blocks)
 
     def merging(parts: int, ctas: int) -> float:
-        """Each CTA reads as much as it left, however many parts there are; the more CTAs do, the longer it takes."""
+        """Units of a merge. Each CTA reads as much as it wrote, and a merge of more CTAs takes longer."""
         return MERGE_UNITS * (1 + blocks * ctas / gpu.sms) if parts > 1 else 0.0
 
     def even(parts: int) -> tuple[float, int, int]:
@@ -70,16 +85,18 @@ def shares(
         found = [even(splits)]
     else:
         found = [even(parts) for parts in range(1, max(1, min(units, sms // t)) + 1)]
-        # Where every SM has many queries, the last round weighs little.
+        # If every SM has many queries, the last round weighs little.
         found += [on_and_on(-(-t * units // sms))] if t <= 4 * sms else []
     _, ctas, parts = min(found)
     return ctas, parts
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
-    """Merging: a barrier of the cluster, then the last arriver's reading of every partial, shared by its cluster.
+    """What a launch costs beside its CTAs' counts, in microseconds: mostly the merge.
 
-    Where CTAs wait for one another each merges a share instead: it reads as much as it left, or was sent.
+    The CTAs of a cluster meet at its barrier. The cluster that arrives last shares out the reading of all
+    partial results. If CTAs wait for one another, each merges a share instead and reads as much as it wrote
+    or was sent.
     """
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     partials = dims["splits"] // cluster
@@ -90,8 +107,8 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
         merge += read * bytes_each / (gpu.l2_gbps * 1e3 / gpu.sms)
     merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
     if slices > 1:
-        # Measured: two stages and two CTAs an SM win where blocks of heads fill the SMs with CTAs that want the same
-        # rows, three stages and one elsewhere.
+        # Measured: two stages and two CTAs per SM win if blocks of heads fill the SMs with CTAs that read the
+        # same rows. Otherwise three stages and one CTA per SM win.
         all_ctas = blocks_of(k, dims) * dims["splits"]
         shared = blocks_of(k, dims) > dims["t"] and all_ctas > gpu.sms
         merge += 0.5 if shared != (k.stages == 2) else 0.0
@@ -99,11 +116,12 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
             # Measured: 2.5 us at 64 queries for the partial scores of 32 tiles.
             merge += 0.08 * tiles_of(k, dims) * slices / dims["splits"]
         if sliced_ctas_per_sm(k) == 1 and all_ctas > gpu.sms:
-            # An SM begins its second CTA when it is done with the first: 1.1 us a tile at each of 8 to 64 queries.
+            # An SM begins its second CTA after its first one: 1.1 us per tile, at each of 8 to 64 queries.
             merge += 1.1 * tiles_of(k, dims) / partials / 2
     if heads_on_m(k) and unpacked(k) and k.exchange < blocks_of(k, dims) // max(1, dims["t"]):
-        # Measured: 0.25 us a tile are saved where each CTA of a query unpacks half of it.
+        # Measured: 0.25 us per tile are saved if each CTA of a query unpacks half of the tile.
         ctas = dims["ctas"]
         merge += 0.25 * dims["t"] * tiles_of(k, dims) / ctas
-    # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
+    # The counts cannot tell the two gathers apart. Plain copies go first until the gathers are timed on a
+    # B200.
     return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)

@@ -1,1 +1,1 @@
-"""Leaves of sparse attention in CuTe DSL: each has a text (dsl_kernels/device/text), and this file says that the DSL takes part."""
+"""CuTe DSL needs nothing here: each leaf of sparse MLA has a text. This file says that the DSL takes part."""

@@ -42,7 +42,7 @@ def _wrong_lengths(scope: str, o: Mapping[str, Any], dims: Mapping[str, int]) ->
 
 
 def _ids(scope: str = "", *, may_be_empty: bool = False) -> tuple[OperandSpec, OperandSpec]:
-    """The ids of a scope, a cache of its own that queries attend to, and how many of them count."""
+    """The ids of a scope and how many of them count. A scope is a cache to which queries attend."""
     topk = f"{scope}topk"
     return (
         OperandSpec(
@@ -50,7 +50,7 @@ def _ids(scope: str = "", *, may_be_empty: bool = False) -> tuple[OperandSpec, O
             ("t", topk),
             "int32",
             row_stride=f"{scope}indices_stride",
-            doc="global token ids; -1 anywhere is padding",
+            doc="global token ids; -1 at any place is padding",
             align=4,
             may_be_empty=may_be_empty,
             values=(
@@ -61,7 +61,7 @@ def _ids(scope: str = "", *, may_be_empty: bool = False) -> tuple[OperandSpec, O
             f"{scope}topk_length",
             ("t",),
             "int32",
-            doc=f"how many ids of each query count, the first ones; read where has_{scope}lengths is 1",
+            doc=f"how many of each query's first ids count; read if has_{scope}lengths is 1",
             align=4,
             default=INT32_MAX,
             longest=topk,
@@ -71,11 +71,11 @@ def _ids(scope: str = "", *, may_be_empty: bool = False) -> tuple[OperandSpec, O
 
 
 def _pages(scope: str = "") -> tuple[OperandSpec, ...]:
-    """The scalars of a scope that say how many ids count, and where its tokens lie."""
+    """The scalars of a scope that say whether lengths count and where its tokens are."""
     scalar = partial(OperandSpec, shape=(), dtype="int32", kind="scalar")
     return (
         scalar(f"has_{scope}lengths", doc=f"1: {scope}topk_length is read"),
-        scalar(f"{scope}cached", doc="tokens of the cache; ids from there on name none"),
+        scalar(f"{scope}cached", doc="tokens of the cache; ids from this number on name no token"),
         scalar(f"{scope}page_inverse", doc="2^(30 + page_shift) / tokens of a page, rounded up"),
         scalar(f"{scope}page_shift", doc="log2 of the tokens of a page, rounded up"),
     )
@@ -96,7 +96,7 @@ _SINK = OperandSpec(
     "attn_sink",
     ("heads",),
     "float32",
-    doc="natural-log logit that joins the denominator of out; -inf: none",
+    doc="natural-log logit that joins the denominator of out; -inf: no sink",
     default=-math.inf,
 )
 _RESULTS = (
@@ -136,10 +136,10 @@ _LATENT_ROWS = OperandSpec(
     ("n", LATENT_DIM),
     "bfloat16",
     row_stride="ckv_stride",
-    doc="latent rows, and those between pages; may be a slice of 576-wide rows",
+    doc="latent rows, with the rows between pages; may be a slice of 576-wide rows",
     argument="kv",
 )
-# Where in a page of DeepSeek-V4.1 tokens are: it is interleaved or block-planar.
+# Where tokens are in a page of DeepSeek-V4.1. Such a page is interleaved or block-planar.
 _PLACES = (
     ("token_bytes", "bytes from a token's values to the next one's"),
     ("scales_at", "the byte of a page where its scales begin"),
@@ -148,7 +148,7 @@ _PLACES = (
 
 
 def _of_two_scopes(*places: tuple[str, str]) -> tuple[OperandSpec, ...]:
-    """The operands of a form of two scopes, whose `places` are scalars of a scope beside those of its pages."""
+    """The operands of a form of two scopes. `places` are further scalars of each scope."""
     numbers = (("page_size", "tokens of a page"), *places)
     return (
         _QUERY_ROWS,
@@ -211,7 +211,7 @@ PAGED = ("v4", "v41")
 
 
 def split_queries(q: torch.Tensor, _: torch.Tensor | None = None) -> tuple[str, dict[str, Any]]:
-    """Queries [t, heads, 576] as their latent and their rope part, without copying.
+    """Queries [t, heads, 576] as views of their latent part and their rope part.
 
     Raises:
         ArgumentTypeError, InvalidArgumentError: not a dense tensor, or of another width.
@@ -219,7 +219,8 @@ def split_queries(q: torch.Tensor, _: torch.Tensor | None = None) -> tuple[str, 
     require_dense("q_nope", q)
     if q.dim() != 3 or q.shape[2] != LATENT_DIM + ROPE_DIM:
         raise InvalidArgumentError(
-            "q_nope", expected=f"[t, heads, {LATENT_DIM + ROPE_DIM}] where q_pe is None", got=str(tuple(q.shape)),
+            "q_nope", expected=f"[t, heads, {LATENT_DIM + ROPE_DIM}] where q_pe is None",
+            got=str(tuple(q.shape)),
             fix=f"pass joined queries, or [t, heads, {LATENT_DIM}] and q_pe [t, heads, {ROPE_DIM}]",
         )  # fmt: skip
     return "", {"q_nope": q[..., :LATENT_DIM], "q_pe": q[..., LATENT_DIM:]}
@@ -229,14 +230,15 @@ _BYTE_FORMS = {FP8_TOKEN_BYTES: "fp8", NOPE8_TOKEN_BYTES: "nope8"}
 
 
 def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[str, Any]]:
-    """The form of a cache as callers have it, paged or flat, and its rows as operands of that form, without copying.
+    """The form of a caller's cache, paged or flat, and views of its rows as operands of that form.
 
     Args:
-        kv, kpe: bfloat16 [..., 512] and [..., 64], or one of bfloat16 [..., 576] or [..., 512], or of bytes [..., 656] or
-            [..., 528].
+        kv, kpe: bfloat16 [..., 512] and [..., 64]; or one tensor of bfloat16 [..., 576] or [..., 512], or of
+            bytes [..., 656] or [..., 528].
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: another dtype or width, or pages that lie at no whole number of tokens.
+        ArgumentTypeError, InvalidArgumentError: another dtype or width, or pages that are not a whole number
+            of tokens apart.
     """
     require_dense("kv", kv)
     if kpe is not None:
@@ -272,8 +274,11 @@ def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[s
             fix="convert the cache",
         )
     raise InvalidArgumentError(
-        "kv", expected="bfloat16 [..., 512] with or without kpe, bfloat16 [..., 576] without, or bytes [..., 656] or [..., 528] without",
-        got=f"{kv.dtype} {tuple(kv.shape)} {'with' if kpe is not None else 'without'} kpe", fix="pass one of these caches",
+        "kv",
+        expected="bfloat16 [..., 512] with or without kpe, bfloat16 [..., 576] without, or bytes [..., 656] "
+        "or [..., 528] without",
+        got=f"{kv.dtype} {tuple(kv.shape)} {'with' if kpe is not None else 'without'} kpe",
+        fix="pass one of these caches",
     )  # fmt: skip
 
 
@@ -284,13 +289,15 @@ PAGED_BYTES = {"v4": V4_TOKEN_BYTES, "v41": V41_TOKEN_BYTES, "v41_planar": V41_T
 def split_pages(
     name: str, row_format: str, kv: torch.Tensor, _: torch.Tensor | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Pages [pages, page_size, width] or [pages, page_size, 1, width] as bytes, and where tokens are, without copying.
+    """A view of pages as bytes, and the scalars that say where tokens are.
 
     Args:
-        row_format: one of `PAGED_BYTES`, which says the width too.
+        kv: [pages, page_size, width] or [pages, page_size, 1, width].
+        row_format: one of `PAGED_BYTES`, which gives the width.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: another dtype or shape, or tokens of a page that do not lie in its order.
+        ArgumentTypeError, InvalidArgumentError: another dtype or shape, or a page whose tokens are not
+            consecutive.
     """
     width = PAGED_BYTES[row_format]
     require_dense(name, kv)
@@ -313,7 +320,8 @@ def split_pages(
         )  # fmt: skip
     if pages * size > MOST_PAGED:
         raise InvalidArgumentError(
-            name, expected=f"at most {MOST_PAGED} tokens", got=str(pages * size), fix="pass the part that is in use"
+            name, expected=f"at most {MOST_PAGED} tokens", got=str(pages * size),
+            fix="pass the part that is in use",
         )  # fmt: skip
     rows = kv.view(torch.uint8).as_strided((pages, size * width), (kv.stride(0), 1))
     places = v4_pages_of("", pages * size, size)
@@ -323,9 +331,9 @@ def split_pages(
 
 
 def _rows(name: str, cache: torch.Tensor, width: int) -> tuple[torch.Tensor, dict[str, int]]:
-    """A cache [..., width] as strided rows, without copying, and which of these are tokens.
+    """A view of a cache [..., width] as strided rows, and the scalars that say which rows are tokens.
 
-    Pages are the axis in front, and the tokens of a page the others; rows between pages belong to none.
+    Pages are the first axis, and the tokens of a page are the others. Rows between pages are no tokens.
     """
     tokens = cache.numel() // width
     try:
@@ -341,7 +349,8 @@ def _rows(name: str, cache: torch.Tensor, width: int) -> tuple[torch.Tensor, dic
     if page is None or row <= 0 or between % row or between < row * len(page):
         raise InvalidArgumentError(
             name, expected="tokens of a page at one stride, and pages a whole number of these apart",
-            got=f"shape {tuple(cache.shape)}, strides {cache.stride()}", fix="pass a cache [pages, tokens, ...] of such pages",
+            got=f"shape {tuple(cache.shape)}, strides {cache.stride()}",
+            fix="pass a cache [pages, tokens, ...] of such pages",
         )  # fmt: skip
     rows = (len(cache) - 1) * (between // row) + len(page)
     if tokens > MOST_PAGED:
@@ -353,23 +362,26 @@ def _rows(name: str, cache: torch.Tensor, width: int) -> tuple[torch.Tensor, dic
 
 
 MOST_PAGED = 1 << 30
-"""Ids up to which `page_of` is exact."""
+"""`page_of` is exact for ids below this number."""
 
 
 def pages_of(cached: int, page_size: int, page_gap: int) -> dict[str, int]:
-    """Scalars that say where `cached` tokens lie: `page_gap` rows lie between pages of `page_size` tokens."""
+    """Scalars that say where `cached` tokens are: in pages of `page_size`, with `page_gap` rows between."""
     shift = (page_size - 1).bit_length()
     inverse = -(-(1 << 30 + shift) // page_size)
     return {"cached": cached, "page_inverse": inverse, "page_shift": shift, "page_gap": page_gap}
 
 
 def page_of(ids: torch.Tensor, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """The page of each id, int64, by the multiplication of Granlund and Montgomery (PLDI 1994) that kernels divide with."""
+    """The page of each id, int64.
+
+    Kernels divide by the same multiplication (Granlund and Montgomery, PLDI 1994).
+    """
     return ids.long() * inputs["page_inverse"] >> 30 + inputs["page_shift"]
 
 
 def v4_pages_of(scope: str, cached: int, page_size: int) -> dict[str, int]:
-    """Scalars of a scope that say where the tokens of DeepSeek-V4's pages lie."""
+    """Scalars of a scope that say where the tokens of DeepSeek-V4's pages are."""
     found = pages_of(cached, page_size, 0)
     del found["page_gap"]
     return {f"{scope}{name}": value for name, value in {**found, "page_size": page_size}.items()}

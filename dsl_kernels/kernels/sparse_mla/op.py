@@ -29,7 +29,7 @@ FORMATS = (*FORMS, *(name for name in PAGED_BYTES if name not in FORMS))
 """Names of the formats of a cache's rows."""
 LSE_SCALE = {"2": 1.0, "e": math.log(2)}
 SHARPNESS = 2.0**64
-"""By so much are scores multiplied in a pass whose lse is to be their maximum."""
+"""The factor of scores in a pass whose lse is to be their maximum."""
 MOST_SCALE = 2.0**32
 
 
@@ -59,43 +59,53 @@ def sparse_mla(
     arch: str | None = None,
     workspace: Workspace | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of each query over its own selected tokens; the latent row is key and value.
+    """Attention of each query over its own selected tokens. The latent row is key and value.
 
     Args:
-        q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16, or [t, heads, 576] and None. Any number of heads;
-            8, 16, 32, 64 and 128 have kernels of their own.
-            Strides of tokens and of heads are any multiples of 8 elements. [t, heads, 512] and None with 584-byte tokens and
-            with rows of 512 dims.
-        kv: the cache, paged or flat: bfloat16 [..., 512] with `kpe` [..., 64]; bfloat16 [..., 576] alone; bfloat16
-            [..., 512] alone, where all dims are key and value (NoPE, or DeepSeek-V4's rows as bf16); or bytes
-            [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope), or with `row_format="nope8"` [..., 528] (without the rope, V32_NO_ROPE), tokens at any constant stride of whole 16 bytes,
-            and pages, the first axis, a whole number of tokens apart: ids do not count what lies between.
-            Dequantised values are rounded to bf16, which is exact for scales that are powers of two.
-            Or pages of DeepSeek-V4, bytes [pages, page_size, 584] or [pages, page_size, 1, 584], block-planar
-            (`problems.layouts.pack_v4_pages`), any multiple of 16 bytes apart: key and value are the same 512 dims. Or pages
-            of DeepSeek-V4.1 with `row_format`, bytes [pages, page_size, 528] or [pages, page_size, 1, 528]
-            (`problems.layouts.pack_v41_pages`).
-        indices: [t, topk] int32 global token ids, rows at any stride; -1 anywhere is padding, and so is any other id that
-            names no token; repeats count.
-        topk_length: [t] int32: so many of each query's ids count, the first ones; by default all.
-        extra_kv, extra_indices, extra_topk_length: with tokens of DeepSeek-V4 or V4.1, a second cache of the same format whose
-            tokens join the same softmax, with pages of its own size, ids [t, extra_topk] and lengths: the compressed cache
-            beside the window.
+        q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16, or [t, heads, 576] and None. For rows of
+            512 dims, 584-byte tokens and 528-byte tokens: [t, heads, 512] and None. Strides of tokens and of
+            heads are any multiples of 8 elements. `heads` is any number; 8, 16, 32, 64 and 128 have kernels
+            of their own.
+        kv: the cache, in one of these formats.
+
+            - bfloat16 [..., 512] with `kpe` [..., 64], or bfloat16 [..., 576] alone.
+            - bfloat16 [..., 512] alone: all dims are key and value (NoPE, or DeepSeek-V4's rows as bf16).
+            - bytes [..., 656]: 512 e4m3, four fp32 scales, 64 bf16 rope.
+            - bytes [..., 528] with `row_format="nope8"`: the same without the rope (V32_NO_ROPE).
+            - pages of DeepSeek-V4: bytes [pages, page_size, 584] or [pages, page_size, 1, 584], block-planar
+              (`problems.layouts.pack_v4_pages`). Key and value are the same 512 dims.
+            - pages of DeepSeek-V4.1 with `row_format`: bytes [pages, page_size, 528] or
+              [pages, page_size, 1, 528] (`problems.layouts.pack_v41_pages`).
+
+            Caches of the first four formats are paged or flat. Their tokens have any constant stride of whole
+            16 bytes. Pages, the first axis, are a whole number of tokens apart, and ids do not count what is
+            between pages. Pages of DeepSeek-V4 and V4.1 are any multiple of 16 bytes apart. Dequantised
+            values are rounded to bf16, which is exact for scales that are powers of two.
+        indices: [t, topk] int32 global token ids; rows at any stride. -1 is padding at any place, and so is
+            any other id that names no token. A repeated id counts each time.
+        topk_length: [t] int32: how many of each query's first ids count; by default all.
+        extra_kv, extra_indices, extra_topk_length: for tokens of DeepSeek-V4 or V4.1, a second cache of the
+            same format: the compressed cache beside the window. It has its own page size, ids [t, extra_topk]
+            and lengths. Its tokens join the same softmax.
         sm_scale: factor of the logits, finite.
+        kpe: the rope dims of `kv`'s rows, bfloat16 [..., 64], if they are separate.
         attn_sink: [heads] float32 natural-log logit that joins the denominator of `out`, not of `lse`.
         lse_base: "2" or "e".
-        empty_lse: lse of a query without tokens: -inf, the identity of a merge, by default; or inf, as FlashMLA has it.
-        row_format: what the rows of `kv` have to be: "bf16" (512 and 64 dims), "nope" (512 dims), "fp8" (656 bytes), "nope8" (528
-            bytes: four fp32 scales), "v4" (584 bytes), "v41" or "v41_planar" (528 bytes: 16 UE8M0 scales, after each token's
-            values or after those of all tokens of a page); rows of another format are refused. By default dtype and width say
-            which they are, but for 528 bytes, which are of three formats.
-        out, lse: [t, heads, 512] bfloat16 and [t, heads] float32 to write into, strided as queries are, and rows of lse at
-            any stride; must not overlap an input.
-        max_logits: [t, heads] float32 to write the largest score of each query's tokens into (`sm_scale` times the product,
-            base e), -inf where it has none; rows at any stride. Left out it costs nothing. It takes a pass over all tokens of
-            its own, so a call takes about twice as long. Scores must be below 2^63, and `sm_scale` at most 2^32.
-        splits: CTAs that share a query's head block; chosen by default. At most one per 64 ids, times the slices of a
-            variant whose CTAs share out the dims.
+        empty_lse: lse of a query without tokens: -inf by default, the identity of a merge; or inf, as
+            FlashMLA has it.
+        row_format: the format that the rows of `kv` must have: "bf16" (512 and 64 dims), "nope" (512 dims),
+            "fp8" (656 bytes), "nope8" (528 bytes: four fp32 scales), "v4" (584 bytes), "v41" or "v41_planar"
+            (528 bytes: 16 UE8M0 scales, after each token's values or after the values of all tokens of a
+            page). Rows of another format are refused. By default dtype and width give the format. 528 bytes
+            may be three formats, so they need a name.
+        out, lse: [t, heads, 512] bfloat16 and [t, heads] float32 to write into. `out` may be strided as
+            queries are, and rows of `lse` have any stride. Neither may overlap an input.
+        max_logits: [t, heads] float32 to write the largest score of each query's tokens into (`sm_scale`
+            times the product, base e), or -inf for a query without tokens; rows at any stride. It takes a
+            second pass over all tokens, so the call takes about twice as long; None costs nothing. Scores
+            must be below 2^63, and `sm_scale` at most 2^32.
+        splits: CTAs that share a query's block of heads; chosen by default. At most one per 64 ids, times the
+            slices of a variant whose CTAs share out the dims.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:
@@ -138,7 +148,9 @@ def sparse_mla(
         given = {"extra_kv": extra_kv, "extra_indices": extra_indices, "extra_topk_length": extra_topk_length}
         if extra := [name for name, value in given.items() if value is not None]:
             raise InvalidArgumentError(
-                extra[0], expected=f"None, where kv has no {V4_TOKEN_BYTES}-byte tokens and row_format is not 'v41'", got="a tensor",
+                extra[0],
+                expected=f"None, where kv has no {V4_TOKEN_BYTES}-byte tokens and row_format is not 'v41'",
+                got="a tensor",
                 fix="attend to one cache, or merge two results by their lse",
             )  # fmt: skip
         form, cache = kept_views("kv", split_cache, kv, kpe)
@@ -153,8 +165,12 @@ def sparse_mla(
         _require_format(row_format, paged or form)
     elif form == "nope8":
         raise InvalidArgumentError(
-            "row_format", expected="'nope8', 'v41' or 'v41_planar' with 528-byte tokens, whose size does not say what their scales are",
-            got="None", fix="name the format: 512 e4m3 values and four fp32 scales (V32_NO_ROPE), or 16 UE8M0 scales (DeepSeek-V4.1)",
+            "row_format",
+            expected="'nope8', 'v41' or 'v41_planar' with 528-byte tokens, whose size does not say what "
+            "their scales are",
+            got="None",
+            fix="name the format: 512 e4m3 values and four fp32 scales (V32_NO_ROPE), or 16 UE8M0 scales "
+            "(DeepSeek-V4.1)",
         )  # fmt: skip
     launch = None if splits is None else {"splits": splits}
     launched = partial(
@@ -176,11 +192,12 @@ def sparse_mla(
 def _write_maxima(
     launched: Callable[[dict[str, Any]], object], form: str, operands: Mapping[str, Any], maxima: torch.Tensor
 ) -> torch.Tensor:
-    """Write the largest score of each query by a pass whose softmax is so sharp that its lse is that score.
+    """Write the largest score of each query, by a pass whose softmax is so sharp that its lse is that score.
 
-    A power of two scales every score exactly. What the sum of the weights adds, the log2 of at most 2^32, is then below half a
-    unit in the last place of a maximum above 2^-34, and moves none by more than 2^-58. No kernel has to keep a maximum for
-    this: the one that a softmax is below may be less than the true one (it rises by 8 powers of two at a time).
+    A power of two scales every score exactly. The sum of the weights adds the log2 of at most 2^32. That is
+    below half a unit in the last place of a maximum above 2^-34, and moves no maximum by more than 2^-58. The
+    kernels need not keep the true maximum for this: the maximum that their softmax is relative to may be
+    smaller, as it rises by 8 powers of two at a time.
 
     Returns:
         `out`, which holds that pass's result until the next pass has written its own.
@@ -202,10 +219,11 @@ def _write_maxima(
 
 
 def _require_format(asked: str, found: str) -> None:
-    """That rows are in the format that a caller says."""
+    """Require that rows have the format that the caller names."""
     if not isinstance(asked, str) or asked not in FORMATS:
         raise InvalidArgumentError(
-            "row_format", expected=" or ".join(map(repr, FORMATS)), got=shown(asked), fix="name the format of kv's rows"
+            "row_format", expected=" or ".join(map(repr, FORMATS)), got=shown(asked),
+            fix="name the format of kv's rows",
         )  # fmt: skip
     if asked != found:
         raise InvalidArgumentError(
@@ -215,7 +233,7 @@ def _require_format(asked: str, found: str) -> None:
 
 
 def _tiles(indices: torch.Tensor, extra_indices: torch.Tensor | None) -> int:
-    """Tiles of a query's ids in both scopes, each of which begins with a tile."""
+    """Tiles of a query's ids in both scopes. Each scope begins a tile of its own."""
     scopes = {"indices": indices, "extra_indices": extra_indices}
     tiles = 0
     for name, ids in scopes.items():
@@ -226,7 +244,7 @@ def _tiles(indices: torch.Tensor, extra_indices: torch.Tensor | None) -> int:
 
 
 def _queries_without_rope(query: torch.Tensor, q_pe: torch.Tensor | None, rows: str) -> torch.Tensor:
-    """Queries of rows that have no rope dims beside them."""
+    """The queries of a cache whose rows have no separate rope dims."""
     if q_pe is not None:
         raise InvalidArgumentError(
             "q_pe", expected=f"None: queries of {rows} are [t, heads, {LATENT_DIM}]", got="a tensor",
@@ -236,12 +254,12 @@ def _queries_without_rope(query: torch.Tensor, q_pe: torch.Tensor | None, rows: 
 
 
 def _paged_format(kv: torch.Tensor, kpe: torch.Tensor | None, row_format: str | None) -> str | None:
-    """The format of a cache of pages, which has two scopes; None of another one."""
+    """The format of a cache of pages, which may have two scopes; None for any other cache."""
     if isinstance(row_format, str) and row_format != "v4" and row_format in PAGED_BYTES:
         if kpe is not None:
             raise InvalidArgumentError(
-                "kpe", expected=f"None with row_format={row_format!r}, whose rows have all dims", got="a tensor",
-                fix="leave it out, or name the format that kv has",
+                "kpe", expected=f"None with row_format={row_format!r}, whose rows have all dims",
+                got="a tensor", fix="leave it out, or name the format that kv has",
             )  # fmt: skip
         return row_format
     paged = kpe is None and isinstance(kv, torch.Tensor) and kv.dim() > 2 and kv.shape[-1] == V4_TOKEN_BYTES
@@ -258,7 +276,10 @@ def _operands_of_scopes(
     extra_indices: torch.Tensor | None,
     extra_topk_length: torch.Tensor | None,
 ) -> tuple[str, dict[str, Any]]:
-    """The form, the queries and both scopes of DeepSeek-V4 or V4.1; without a second cache the scope has no ids."""
+    """The form, the queries and both scopes of DeepSeek-V4 or V4.1.
+
+    Without a second cache, the second scope has no ids.
+    """
     query = _queries_without_rope(query, q_pe, f"{PAGED_BYTES[row_format]}-byte tokens")
     if (extra_kv is None) != (extra_indices is None):
         raise InvalidArgumentError(
@@ -271,7 +292,7 @@ def _operands_of_scopes(
                 "extra_topk_length", expected="None without extra_kv", got="a tensor", fix="leave it out"
             )
         require_dense("indices", indices)
-        # Memory that nothing reads.
+        # An empty view: no kernel reads its memory.
         extra_indices = indices[:, :0]
     form, cache = kept_views("kv", _SPLIT["kv", row_format], kv, None)
     extra = cache

@@ -1,4 +1,4 @@
-"""Which variants of sparse MLA are worth having, and what a call launches; what was measured is in `_sparse_mla_costs`."""
+"""Which variants of sparse MLA are committed, and what a call launches. `costs` has the measurements."""
 
 from __future__ import annotations
 
@@ -25,21 +25,32 @@ from .program.common import (
     unpacked,
 )
 
-# Cluster sizes of the committed Hopper variants of whole rows. More than 32 heads are blocks that read the same rows.
+# Cluster sizes of the committed Hopper variants of whole rows. With more than 32 heads, the blocks of a query
+# read the same rows.
 CLUSTERS = {8: (1, 2), 16: (1, 2), 32: (1, 2), 64: (2,), 128: (2,)}
-# (block, stages) of the committed Hopper variants whose CTAs share out the dims: two stages let an SM hold two CTAs.
+# (block, stages) of the committed Hopper variants whose CTAs share out the dims. With two stages, two CTAs
+# fit on an SM.
 SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
-    "bf16": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((16, 2), (16, 3)), 64: ((16, 2), (16, 3)), 128: ((16, 2), (16, 3))},
-    "fp8": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)), 128: ((16, 3), (32, 3))},
+    "bf16": {
+        8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((16, 2), (16, 3)), 64: ((16, 2), (16, 3)),
+        128: ((16, 2), (16, 3)),
+    },
+    "fp8": {
+        8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)),
+        128: ((16, 3), (32, 3)),
+    },
     "nope": {8: ((0, 3),), 16: ((0, 3),), 32: ((16, 3),), 64: (), 128: ()},
-    "v4": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)), 128: ((16, 3), (32, 3))},
+    "v4": {
+        8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)),
+        128: ((16, 3), (32, 3)),
+    },
 }  # fmt: skip
-# Splits of whole rows at most: shares of a row are pieces of 64 dims.
+# At most so many splits of whole rows: shares of a row are pieces of 64 dims.
 MOST_SPLITS = 8
 
 
 def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
-    """Whole rows of two stages, heads on M, or slices, which send to one another asynchronously."""
+    """Whole rows in two stages, heads on M, or slices that send to one another asynchronously."""
     if k.slices == 1 and k.block == 0:
         clusters = CLUSTERS[k.heads][:1] if k.kv == "nope" else CLUSTERS[k.heads]
         return k.stages == 2 and k.exchange == 1 and (level > 0 or k.cluster in clusters)
@@ -55,16 +66,17 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
     ):
         return False
     if k.kv == "v4" and k.slices == 4:
-        # A slice of two panels would have half a word of scales.
+        # A slice of two panels would have only half a word of scales.
         return False
     return level > 0 or (k.slices == 2 and (k.block, k.stages) in SLICED[k.kv][k.heads])
 
 
 def _useful_blocks(k: SimpleNamespace, arch: ArchSpec) -> bool:
-    """Of kernels for any number of heads: blocks of 16, and of 64; on Hopper whole rows or two slices, or heads on M.
+    """Which kernels for any number of heads are committed: blocks of 16 and of 64 heads.
 
-    Blocks of 64 heads of DeepSeek-V4 on Blackwell would spill where TileLang spells them. Of 528-byte tokens there are whole
-    rows in blocks of 16 heads alone.
+    On Hopper they have whole rows, two slices, or heads on M. On Blackwell, "nope8", "v4" and "v41" have no
+    blocks of 64 heads: DeepSeek-V4's would spill as TileLang spells them. On Hopper, "nope8" has only whole
+    rows in blocks of 16 heads.
     """
     if arch.tmem_columns:
         blocks = (16,) if k.kv in ("nope8", "v4", "v41") else (16, 64)
@@ -76,11 +88,11 @@ def _useful_blocks(k: SimpleNamespace, arch: ArchSpec) -> bool:
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """Tokens are unpacked by threads, so TMA gather4 serves bf16 rows only; at level 0 for 16 and 128 heads.
+    """Which variants are committed at a level.
 
-    Tiles of 128 are of a pair of CTAs with 128 heads.
-
-    On Blackwell there are no clusters: all CTAs of a row merge.
+    Threads unpack fp8 tokens, so TMA gather4 serves bf16 rows only; at level 0 for 16 and 128 heads only.
+    Tiles of 128 tokens belong to a pair of CTAs with 128 heads. On Blackwell there are no clusters: all CTAs
+    of a row merge.
     """
     if k.heads == "any":
         return _useful_blocks(k, arch)
@@ -100,20 +112,23 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
-    """How the rows are dealt out; and where a call may have any heads, what their blocks have room for."""
+    """How the rows are dealt out. If a kernel takes any number of heads, also the heads its blocks hold."""
     plan = _dealt(k, dims, gpu)
     return replace(plan, padded_heads=size_at(padded_heads(k), dims)) if k.heads == "any" else plan
 
 
 def _dealt(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
-    """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile, and what the caller fixed."""
+    """Enough splits of the id row to give every SM a CTA.
+
+    Splits are whole clusters, at most one per tile, or those that the caller fixed.
+    """
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     blocks = max(1, blocks_of(k, dims))
     tiles = max(1, tiles_of(k, dims)) * slices
     if shares_out(k):
         pairs = heads_on_m(k) and not unpacked(k)
         if k.tile == 128:
-            # Of a pair of CTAs both are of one cluster.
+            # A pair of CTAs is a cluster.
             gpu = gpu.with_sms(gpu.slots_in_clusters(2))
         units, rows = -(-tiles // 2) if pairs else tiles, max(1, dims["t"])
         ctas, splits = shares(rows, blocks // rows, units, dims.get("splits"), gpu, walk=pairs or goes_on(k))
@@ -123,7 +138,7 @@ def _dealt(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
         return LaunchPlan(ctas=ctas, splits=splits, counters=blocks, early=early)
     if slices > 1:
         slots = gpu.sms * sliced_ctas_per_sm(k)
-        # Parts of a query meet at once: all CTAs must run at once, or each query has one.
+        # Parts of a query wait for one another. So all CTAs must run at once, or each query has one part.
         parts = max(1, min(tiles // slices, slots // (blocks * slices), merged_rows(k)))
         splits = dims.get("splits") or slices << (parts.bit_length() - 1)
         words = merged_rows(k) * (128 + head_block(k))
@@ -135,7 +150,7 @@ def _dealt(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
         return LaunchPlan(splits=splits, counters=blocks, all_resident=1 < splits <= gpu.sms // blocks)
     most = MOST_SPLITS if cluster == 1 else tiles
     clusters = max(1, min(clusters, gpu.slots_in_clusters(cluster) // (blocks * cluster), most))
-    # Of those whose longest split has as few tiles, the fewest to merge.
+    # Among numbers of splits with the same longest split, take the smallest: it has the least to merge.
     turns = -(-tiles // (cluster * clusters))
     splits = dims.get("splits") or cluster * -(-tiles // (cluster * turns))
     together = 1 < splits <= gpu.sms // blocks if cluster == 1 else None
@@ -144,12 +159,16 @@ def _dealt(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """Queries, heads and selected tokens of all scopes."""
+    """Sizes by which calls are grouped: queries, heads, and selected tokens of all scopes."""
     return {"t": dims["t"], "heads": dims["heads"], "topk": dims["topk"] + dims.get("extra_topk", 0)}
 
 
 def resized(dims: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Selected tokens of all scopes are shared out as the call has them: those of the second scope first."""
+    """A call's sizes with some replaced.
+
+    `topk` of `sizes` counts the selected tokens of all scopes. The second scope keeps as many as the call
+    has, if `topk` allows.
+    """
     found = {**dims, **sizes}
     if "topk" in sizes and "extra_topk" in dims:
         found["extra_topk"] = min(dims["extra_topk"], sizes["topk"])

@@ -1,8 +1,12 @@
 """Sparse multi-head latent attention over selected tokens, with the latent row as key and as value.
 
-l[i] = sm_scale * (q_nope . ckv[id_i] + q_pe . kpe[id_i]);  out = softmax(l) @ ckv[ids];  lse = log(sum exp l).
-An id of -1 anywhere is padding, and so is any other that names no token, and what lies past a query's `topk_length`. A
-query without tokens gives out = 0 and lse = `empty_lse`. The optional sink joins the softmax's denominator of `out` only.
+l[i] = sm_scale * (q_nope . ckv[id_i] + q_pe . kpe[id_i]);  out = softmax(l) @ ckv[ids];  lse = log(sum exp
+l).
+
+An id of -1 is padding at any place. Any other id that names no token is padding too, and so are the ids past
+a query's `topk_length`. A query without tokens gives out = 0 and lse = `empty_lse`. The optional sink joins
+only the softmax's denominator of `out`.
+
 Source: DeepSeek-V3.2 and flashinfer-bench's dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64.
 """
 
@@ -51,7 +55,14 @@ DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
 
 
 def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Generator) -> torch.Tensor:
-    """Ids [t, topk]: random distinct, sorted, tail (half padded at the end), holes (-1 anywhere), islands (whole tiles), empty, mixed, repeats."""
+    """Ids [t, topk] int32 of a pattern.
+
+    Args:
+        pattern: "random" (distinct if `n` >= `topk`), "sorted", "tail" (about the second half is padding),
+            "holes" (the first quarter is padding, and so is half of the rest, at random), "islands" (whole
+            tiles of 64 ids are valid or padding), "empty" (all are padding), "mixed" (the first query has no
+            id, the second only its first one, the third only its last one) or "repeats" (each id twice).
+    """
     device = generator.device
     ids = torch.stack(
         [
@@ -125,7 +136,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     elif workload.form == "nope8":
         inputs["kv_cache"] = pack_nope8_tokens(latent, raw_scales=p.get("fp8_scales") == "raw")
     elif p.get("joined"):
-        # Not torch.cat, which autocast to float16 refuses for bfloat16.
+        # Not torch.cat: under autocast to float16 it refuses bfloat16.
         rows = latent.new_empty(n, LATENT_DIM + ROPE_DIM)
         rows[:, :LATENT_DIM], rows[:, LATENT_DIM:] = latent, rope
         inputs["ckv"] = rows[:, :LATENT_DIM]
@@ -153,11 +164,11 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 def _draw_ids(
     scope: str, p: Mapping[str, Any], topk: int, n: int, generator: torch.Generator
 ) -> dict[str, Any]:
-    """Ids of a scope among `n` tokens, and how many of them count."""
+    """Ids of a scope with `n` tokens, and how many of the ids count."""
     t = p["t"]
     lengths = torch.full((t,), INT32_MAX, dtype=torch.int32, device=generator.device)
     if p.get("lengths"):
-        # The first query has all of its ids, the second none.
+        # Lengths out of range: all ids of the first query count, and no ids of the second one.
         lengths = torch.randint(
             0, topk + 1, (t,), generator=generator, dtype=torch.int32, device=generator.device
         )
@@ -172,7 +183,7 @@ def _draw_ids(
 def _draw_v4_pages(
     scope: str, n: int, size: int, ids: torch.Tensor, generator: torch.Generator
 ) -> dict[str, Any]:
-    """Pages of `n` tokens; what no id names, and what no token has, is NaN."""
+    """Pages of `n` tokens. Tokens that no id names are NaN, and so are bytes outside tokens."""
     count = -(-n // size)
     pages = pack_v4_pages(_draw_rows(count, size, V4_GROUP, generator))
     flat = pages.as_strided((count, pages.stride(0)), (pages.stride(0), 1))
@@ -184,7 +195,10 @@ def _draw_v4_pages(
 
 
 def _draw_rows(count: int, size: int, group: int, generator: torch.Generator) -> torch.Tensor:
-    """Rows [count, size, 512] whose groups of dims differ by powers of two, so that a scale of another group shows."""
+    """Rows [count, size, 512] float32 whose groups of dims differ by powers of two.
+
+    A kernel that takes another group's scale then gives a wrong result.
+    """
     drawn: Any = {"generator": generator, "device": generator.device}
     powers = torch.randint(-8, 2, (count, size, LATENT_DIM // group), **drawn)
     rows = torch.randn(count, size, LATENT_DIM, dtype=torch.float32, **drawn)
@@ -192,7 +206,7 @@ def _draw_rows(count: int, size: int, group: int, generator: torch.Generator) ->
 
 
 def _unnamed(ids: torch.Tensor, n: int, count: int, size: int) -> torch.Tensor:
-    """Which tokens [count, size] of the pages of `n` no id names."""
+    """Which tokens [count, size] of the pages no id names, among `n` tokens."""
     named = torch.zeros(count * size, dtype=torch.bool, device=ids.device)
     named[ids[(ids >= 0) & (ids < n)].long()] = True
     return ~named.view(count, size)
@@ -201,7 +215,7 @@ def _unnamed(ids: torch.Tensor, n: int, count: int, size: int) -> torch.Tensor:
 def _draw_v41_pages(
     planar: bool, scope: str, n: int, size: int, ids: torch.Tensor, generator: torch.Generator
 ) -> dict[str, Any]:
-    """Pages of `n` tokens with a gap between them; tokens that no id names, and the gaps, are NaN."""
+    """Pages of `n` tokens, with gaps between them. Tokens that no id names and the gaps are NaN."""
     count, used = -(-n // size), size * V41_TOKEN_BYTES
     pages = pack_v41_pages(_draw_rows(count, size, V41_GROUP, generator), planar=planar)
     flat = torch.full((count, used + 48), 255, dtype=torch.uint8, device=generator.device)[:, :used]
@@ -214,7 +228,7 @@ def _draw_v41_pages(
 
 
 def _spread(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The inputs whose axes may lie anyhow, with gaps of NaN or of ids that name no row, and heads before queries."""
+    """Strided copies of the inputs that may be strided. Gaps hold NaN or id 0; heads come before queries."""
     found = {}
     for name, value in inputs.items():
         if name in ("q_nope", "q_pe", "q_rows"):
@@ -247,7 +261,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _rows_of_pages(scope: str, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """The rows [tokens, 512] of a scope's pages, by their ids."""
+    """The rows [tokens, 512] of a scope's pages, in the order of their ids."""
     pages, size = inputs[f"{scope}kv_pages"], inputs[f"{scope}page_size"]
     token = inputs.get(f"{scope}token_bytes")
     if token is None:
@@ -259,7 +273,7 @@ def _rows_of_pages(scope: str, inputs: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _ids_of(scope: str, row: int, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """The ids of a query that count, and name a token."""
+    """The ids of a query that count and name a token."""
     ids = inputs[f"{scope}indices"][row]
     if inputs.get(f"has_{scope}lengths"):
         ids = ids[: max(0, int(inputs[f"{scope}topk_length"][row]))]
@@ -270,7 +284,7 @@ def _ids_of(scope: str, row: int, inputs: Mapping[str, Any]) -> torch.Tensor:
 def _attend_rows(
     latent: torch.Tensor, rope: torch.Tensor | None, inputs: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Attention over rows, between whose pages others may lie; `rope` is None where rows have no rope dims beside them."""
+    """Attention over rows whose pages may have gaps; `rope` is None if rows have no separate rope dims."""
 
     def selected(row: int) -> torch.Tensor:
         ids = _ids_of("", row, {"cached": len(latent), **inputs})
@@ -287,7 +301,7 @@ def _attend_rows(
 def _attend(
     queries: torch.Tensor, selected: Callable[[int], torch.Tensor], inputs: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Attention of each query over its `selected` rows, of which the first 512 dims are the values."""
+    """Attention of each query over its `selected` rows. The first 512 dims of a row are its values."""
     t, heads, _ = queries.shape
     out = torch.zeros(t, heads, LATENT_DIM, dtype=torch.float64, device=queries.device)
     lse = torch.full(
@@ -312,11 +326,14 @@ OUT_LIMIT, LSE_LIMIT = 3e-3, 1e-4
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Relative error of out <= 3e-3, absolute error of lse <= 1e-4 in base 2, empty rows exact.
+    """Compare outputs with the reference.
 
-    The tensor cores take bf16. A dequantised fp8 value (4 significant bits times a scale) is exact in bf16 only if the
-    scale is a power of two. For other scales the same limits hold against attention over the tokens rounded to bf16,
-    and against the exact result they grow by what that rounding alone moves it, computed here from the inputs.
+    Limits: relative error of out 3e-3, absolute error of lse 1e-4 in base 2, and empty rows exact.
+
+    The tensor cores take bf16. A dequantised fp8 value (4 significant bits times a scale) is exact in bf16
+    only if the scale is a power of two. With other scales the same limits hold against attention over tokens
+    rounded to bf16. Against the exact result, each limit grows by the error of that rounding alone, computed
+    here from the inputs.
     """
     result = Comparison()
     rounded = _over_rounded_tokens(form, inputs)
@@ -347,7 +364,10 @@ def _require(
 
 
 def _errors(outputs: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[float, float]:
-    """Relative error of out over the whole tensor, and the largest absolute error of lse in rows that have tokens."""
+    """Relative error of out over the whole tensor, and the largest absolute error of lse.
+
+    Rows without tokens do not count for lse.
+    """
     got, norm = outputs["out"].double(), wanted["out"].norm()
     out = float((got - wanted["out"]).norm() / norm) if norm > 0 else float(got.abs().max())
     finite = wanted["lse"].isfinite()
@@ -356,7 +376,7 @@ def _errors(outputs: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[floa
 
 
 def _over_rounded_tokens(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor] | None:
-    """Attention over the tokens as bf16 holds them; None where all of them are exact."""
+    """Attention over the tokens rounded to bf16; None if all of them are exact."""
     if form not in ("fp8", "nope8"):
         return None
     mantissas = inputs["kv_cache"][:, 512:528].contiguous().view(torch.int32) & 0x7FFFFF
@@ -369,11 +389,11 @@ def _over_rounded_tokens(form: str, inputs: Mapping[str, Any]) -> dict[str, torc
 
 
 ROW_BYTES = {"fp8": FP8_TOKEN_BYTES, "nope8": NOPE8_TOKEN_BYTES, "v4": V4_TOKEN_BYTES, "v41": V41_TOKEN_BYTES}
-"""Of a token, where it is no row of bf16."""
+"""Bytes of a token, by the forms whose tokens are not bf16 rows."""
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
-    """Selected rows once a query, queries and outputs once."""
+    """Bytes of a call: the selected rows once for each query, and queries and outputs once."""
     row = ROW_BYTES.get(form, 2 * _width(form))
     queries = dims["t"] * dims["heads"] * (2.0 * _width(form) + 2.0 * LATENT_DIM)
     return dims["t"] * _attended(dims) * (row + 4.0) + queries
@@ -385,18 +405,24 @@ def _width(form: str) -> int:
 
 
 def _attended(dims: Mapping[str, int]) -> int:
-    """Ids of a query in all scopes."""
+    """How many ids a query has in all scopes."""
     return dims["topk"] + dims.get("extra_topk", 0)
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """2 * (576 + 512) a (query, head, token) on the tensor cores; 2 * (512 + 512) where the rope dims are among the values."""
+    """Operations on the tensor cores: 2 * (576 + 512) for each query, head and token.
+
+    They are 2 * (512 + 512) if the rope dims are among the values.
+    """
     each = 2.0 * (_width(form) + LATENT_DIM)
     return {"bfloat16": each * dims["t"] * dims["heads"] * _attended(dims)}
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Queries over heads; serving adds the fp8 cache, other patterns of ids, and prompts; wide more of all of them."""
+    """Sizes to time: queries by heads.
+
+    "serving" adds the fp8 cache, other patterns of ids, and prompts. "wide" has more of all of these.
+    """
     if grid == "contest":
         yield from (("bf16", {"t": t, "heads": 16, "pages": 8462, "ids": "tail"}) for t in (1, 2, 6, 7, 8))
         return
@@ -405,7 +431,7 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (
             (f, {"t": t, "heads": h, "pages": 4096}) for f, h, t in product(("bf16", "fp8"), every, WIDE)
         )
-        # Between those: a CTA a query leaves SMs idle.
+        # Between those numbers of queries, one CTA per query leaves SMs idle.
         idle = product(("bf16", "fp8"), every, (72, 112))
         yield from ((f, {"t": t, "heads": h, "pages": 4096}) for f, h, t in idle)
         fewer = product(("bf16", "fp8"), (16, 128), (1, 16, 64), (512, 1024))
@@ -508,7 +534,8 @@ WORKLOADS = (
         for form in PAGED
     ),
 )
-# Kernels for any heads are tried where those of a number of their own are, with a full block and one that is not.
+# Kernels for any number of heads take each workload of 16 heads with 20 heads: one full block and one that is
+# not.
 ODD_HEADS = tuple(
     replace(each, name=f"{each.name}_h20", params={**each.params, "heads": 20})
     for each in WORKLOADS

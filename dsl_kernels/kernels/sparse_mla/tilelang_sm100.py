@@ -1,4 +1,4 @@
-"""Leaves of sparse attention for tcgen05: all of them have a text or are for every operation."""
+"""TileLang's settings for sparse MLA on Blackwell. Each leaf has a text or belongs to all operations."""
 
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,

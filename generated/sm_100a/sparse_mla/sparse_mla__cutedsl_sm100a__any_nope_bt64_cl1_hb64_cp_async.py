@@ -62,8 +62,8 @@ from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 from dsl_kernels.device.cutedsl import fragment_sm100, grid, scalars, tcgen05, warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-TILE = 64  # tokens a tile
-BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+TILE = 64  # tokens per tile
+BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 UNIT_STAGES = 9
 TILE_STAGES = 1
 LATENT_DIM = 512
@@ -132,7 +132,7 @@ class Shared:
 
 @cute.jit
 def read_ids(indices, indices_stride_0, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     ids = indices + Int64(row) * indices_stride_0
     first = tile * 64 + lane
     low = warps.load_or(ids + first, first < end, -1)
@@ -142,7 +142,7 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 @cute.jit
 def copy_block(target, q, q_stride_0, q_stride_1, row, head0, heads, thread):
-    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    """Start the copies of a block of heads of one query. The target's padding becomes zero."""
     for i in cutlass.range_constexpr(BLOCK * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
         of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (LATENT_DIM // 8)) * q_stride_1
@@ -157,8 +157,9 @@ def copy_block(target, q, q_stride_0, q_stride_1, row, head0, heads, thread):
 
 @cute.jit
 def vote(low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -168,8 +169,9 @@ def vote(low, high, cached):
 
 @cute.jit
 def mask_scores(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
-    valid id.
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
     """
     own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
     scale = sm_scale * LOG2_E
@@ -205,7 +207,7 @@ def leave_maxima(red, scores, thread):
 
 @cute.jit
 def join_maxima(top, red, thread):
-    """The maxima of the heads over the four warps."""
+    """Compute the maxima of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(BLOCK // 4):
         cute.autovec_copy(
@@ -216,10 +218,10 @@ def join_maxima(top, red, thread):
 
 @cute.jit
 def take_maxima(top, peak, red, thread):
-    """The maxima of the heads over the four warps.
+    """Compute the maxima of the heads over the four warps.
 
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
-    warp.
+    `grown` tells whether one rose more than `rise` powers of two above its reference. It is the same in
+    every warp.
     """
     join_maxima(top, red, thread)
     above = Boolean(False)
@@ -231,7 +233,7 @@ def take_maxima(top, peak, red, thread):
 
 @cute.jit
 def raise_reference(peak, top, sums, stat_s, thread):
-    """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
+    """Raise the reference to the maximum: rescale the running sums, and leave each head's factor for O."""
     for column in cutlass.range_constexpr(BLOCK // 4):
         highest = cute.arch.fmax(top[column], peak[column])
         factor = warps.exp2(peak[column] - highest)
@@ -243,7 +245,7 @@ def raise_reference(peak, top, sums, stat_s, thread):
 
 @cute.jit
 def rescale_output(acc, held, stat_s, thread):
-    """O^T times each head's factor."""
+    """Multiply O^T by each head's factor."""
     for step in cutlass.range(16, unroll=1):
         first = step % 4 * 16
         factors = cute.make_rmem_tensor(16, Float32)
@@ -257,7 +259,7 @@ def rescale_output(acc, held, stat_s, thread):
 
 @cute.jit
 def weigh_tokens(scores, sums, peak):
-    """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
+    """Replace S by P = exp2(S - reference), and add P to this thread's running sums."""
     for i in cutlass.range_constexpr(BLOCK // 2):
         scores[i] = warps.exp2(scores[i] - peak[i // 4 * 2 + i % 2])
         sums[i // 4 * 2 + i % 2] = sums[i // 4 * 2 + i % 2] + scores[i]
@@ -265,7 +267,7 @@ def weigh_tokens(scores, sums, peak):
 
 @cute.jit
 def store_weights(target, scores, thread):
-    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    """Write P as bf16 in the layout that its product reads. If there are eight heads, they are the rows."""
     for pair in cutlass.range_constexpr(BLOCK // 2 // 8):
         warps.store_matrices(
             warps.piece(
@@ -293,7 +295,7 @@ def leave_sums(red, sums, thread):
 
 @cute.jit
 def join_sums(top, red, thread):
-    """The sums of the heads over the four warps."""
+    """Compute the sums of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(BLOCK // 4):
         cute.autovec_copy(
@@ -306,8 +308,9 @@ def join_sums(top, red, thread):
 def finish_columns(
     red, lses, lses_stride_0, row, head0, top, peak, stat_s, attn_sink, lse_scale, empty_lse, heads, thread
 ):
-    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
-    row has no split.
+    """Write the lse of each head, and compute the factor that normalises its O^T, from sums and reference.
+
+    If the row is not split, the factor includes the sink.
     """
     of_heads = lses + Int64(row) * lses_stride_0 + head0
     join_sums(top, red, thread)
@@ -331,7 +334,10 @@ def finish_columns(
 
 @cute.jit
 def write_output(to, to_stride_0, to_stride_1, acc, row, head0, some, held, stat_s, heads, thread):
-    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    """Write O^T times each head's factor, into the row or into a split's part of the row.
+
+    Without `some` live tile it writes zeros.
+    """
     for step in cutlass.range(16, unroll=1):
         first = step % 4 * 16
         factors = cute.make_rmem_tensor(16, Float32)
@@ -350,8 +356,9 @@ def write_output(to, to_stride_0, to_stride_1, acc, row, head0, some, held, stat
 
 @cute.jit
 def finish_columns_split(red, lses, row, head0, split, top, peak, stat_s, padded, splits, heads, thread):
-    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
-    row has no split.
+    """Write the lse of each head, and compute the factor that normalises its O^T, from sums and reference.
+
+    If the row is not split, the factor includes the sink.
     """
     of_heads = lses + Int64(row * splits + split) * padded + head0
     join_sums(top, red, thread)
@@ -367,7 +374,10 @@ def finish_columns_split(red, lses, row, head0, split, top, peak, stat_s, padded
 
 @cute.jit
 def write_output_split(to, acc, row, head0, split, some, held, stat_s, padded, splits, heads, thread):
-    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    """Write O^T times each head's factor, into the row or into a split's part of the row.
+
+    Without `some` live tile it writes zeros.
+    """
     for step in cutlass.range(16, unroll=1):
         first = step % 4 * 16
         factors = cute.make_rmem_tensor(16, Float32)
@@ -389,8 +399,9 @@ def merge_heads(
     row, head0, share, shares, o_partial, lse_partial, attn_sink, out, out_stride_0, out_stride_1, lse,
     lse_stride_0, padded, splits, lse_scale, empty_lse, heads, thread
 ):
-    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
-    0 and `empty_lse`.
+    """Write the weighted sum of the splits for a share of the heads, with four dims per thread.
+
+    A row without ids gives 0 and `empty_lse`.
     """
     four = cute.make_rmem_tensor(4, Float32)
     merged = cute.make_rmem_tensor(4, Float32)
@@ -430,10 +441,10 @@ def merge_heads(
 
 @cute.jit
 def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
-    16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3
+    % slower.
     """
     low_row = low
     high_row = high
@@ -451,7 +462,8 @@ def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
 
 @cute.jit
 def copy_rows(target, cache, cache_stride_0, first, low, high, n, thread):
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+    """Start the copies of `columns` columns of a tile's rows, from `first` on; zeros if an id names no
+    row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
@@ -538,7 +550,7 @@ def softmax(
             cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
             store_weights(p_s, scores, worker)
-            # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
+            # If O was not rescaled, wait for it here: a parity tells only adjacent phases apart.
             if (it > 0) & (grown == False):
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
@@ -661,7 +673,7 @@ def mma(
             with cute.arch.elect_one():
                 tcgen05.commit(s_full + it % 2)
             it = it + 1
-        # The values of a tile follow the scores of the next one, so that softmax never idles.
+        # A tile's values come after the next tile's scores, so softmax never idles.
         if late & (live | (turn == turns)):
             cute.arch.mbarrier_wait(p_full, done & 1)
             nvvm.tcgen05_fence("after_thread_sync")

@@ -99,7 +99,7 @@ from dsl_kernels.device.cutedsl import (
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 128  # query heads
-TILE = 128  # tokens a tile
+TILE = 128  # tokens per tile
 HALF = 64
 KEY_STAGES = 13
 VALUE_STAGES = 5
@@ -191,7 +191,7 @@ class Shared:
 
 @cute.jit
 def read_ids(indices, indices_stride_0, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     ids = indices + Int64(row) * indices_stride_0
     first = tile * 64 + lane
     low = warps.load_or(ids + first, first < end, -1)
@@ -201,7 +201,7 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 @cute.jit
 def take_queries(panel, panel_1, panel_2, panel_3, panel_4, q, q_stride_0, q_stride_1, row, head0, thread):
-    """The first panels of dims of a thread's head, all in flight together."""
+    """Read the first panels of dims of a thread's head, all in flight together."""
     head = head0 + thread % HALF
     of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1
     for i in cutlass.range_constexpr(HALF // 8):
@@ -229,23 +229,27 @@ def take_last_queries(
     panel, latent, rope, q_nope, q_nope_stride_0, q_nope_stride_1, q_pe, q_pe_stride_0, q_pe_stride_1, row,
     head0, thread
 ):
-    """From dim `first` on the last panel of a thread's head, and behind it the other latent dims and the
-    rope dims of all heads.
+    """Read the rest of the queries, from dim `first` on.
+
+    A thread takes one panel of its head's dims, then its part of the other latent dims and of the rope
+    dims of all heads.
     """
     head = head0 + thread % HALF
     of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(head) * q_nope_stride_1 + 5 * PANEL
     for i in cutlass.range_constexpr(HALF // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+    own = scalars.anew(thread)
     for i in cutlass.range_constexpr(PANEL // 8):
-        item = i * 128 + thread
+        item = i * 128 + own
         of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(
             head0 + item // (PANEL * 128 // HALF // 8)
         ) * q_nope_stride_1 + (5 * PANEL + HALF)
         cute.autovec_copy(
             warps.group(of_head, 8, item % (PANEL * 128 // HALF // 8)), warps.few(latent, i * 8, 8)
         )
+    own = scalars.anew(thread)
     for i in cutlass.range_constexpr(PANEL // 2 // 8):
-        item = i * 128 + thread
+        item = i * 128 + own
         of_head = q_pe + Int64(row) * q_pe_stride_0 + Int64(
             head0 + item // (PANEL // 2 * 128 // HALF // 8)
         ) * q_pe_stride_1
@@ -256,7 +260,7 @@ def take_last_queries(
 
 @cute.jit
 def leave_queries(target, latent, rope, thread):
-    """What `take_last_queries` took for shared memory: latent dims, and behind them rope dims."""
+    """Store what `take_last_queries` read of all heads in shared memory: latent dims, then rope dims."""
     for i in cutlass.range_constexpr(PANEL // 8):
         item = i * 128 + thread
         cute.autovec_copy(
@@ -280,8 +284,9 @@ def leave_queries(target, latent, rope, thread):
 
 @cute.jit
 def vote(low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -291,7 +296,7 @@ def vote(low, high, cached):
 
 @cute.jit
 def mask_rows(scores, left_low, left_high, right_low, right_high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token of the thread's side has no valid id."""
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf."""
     scale = sm_scale * LOG2_E
     low = cutlass.select_(thread < HALF, left_low, right_low)
     high = cutlass.select_(thread < HALF, left_high, right_high)
@@ -304,16 +309,16 @@ def mask_rows(scores, left_low, left_high, right_low, right_high, sm_scale, thre
 
 @cute.jit
 def leave_maximum(red, scores, thread):
-    """Leave the maximum of the thread's side for the other thread of the head."""
+    """Leave the maximum of the thread's side for the head's other thread."""
     red[thread] = fragment_sm100.row_most(scores)
 
 
 @cute.jit
 def take_maximum(peak, sums, factor, red, thread):
-    """Move the reference up to the maximum of both sides where a head of the warp rose more than `rise`
-    powers of two above it.
+    """Raise the reference to the maximum of both sides, if a head of the warp rose enough.
 
-    Both threads of a head are in warps of the same heads, so they decide alike.
+    Enough is more than `rise` powers of two above the reference. Both threads of a head are in warps
+    with the same heads, so both decide alike.
     """
     highest = cute.arch.fmax(red[thread], red[thread ^ HALF])
     factor[0] = Float32(1.0)
@@ -326,7 +331,7 @@ def take_maximum(peak, sums, factor, red, thread):
 
 @cute.jit
 def weigh_row(scores, sums, peak):
-    """P = exp2(S - reference) in place of S, and the running sum of the thread's side."""
+    """Replace S by P = exp2(S - reference), and add P to the running sum of the thread's side."""
     for pair in cutlass.range_constexpr(HALF // 2):
         fragment_sm100.scale_pair(scores, pair * 2, 1.0, peak[0])
     for i in cutlass.range_constexpr(HALF):
@@ -336,7 +341,7 @@ def weigh_row(scores, sums, peak):
 
 @cute.jit
 def store_row(target, weights, thread):
-    """The weights of a head's side, of which a thread has them all."""
+    """Store a thread's weights: those of one side of its head."""
     for i in cutlass.range_constexpr(HALF // 8):
         cute.autovec_copy(
             warps.few(weights, i * 8, 8),
@@ -346,7 +351,7 @@ def store_row(target, weights, thread):
 
 @cute.jit
 def rescale_row(acc, held, factor, thread):
-    """The thread's dims of O times the head's factor; left alone where a warp's factors are 1."""
+    """Multiply the thread's dims of O by its head's factor. A warp whose factors are all 1 leaves O alone."""
     if warps.any_lane(factor[0] != 1.0):
         for step in cutlass.range(OWN_DIMS // HALF, unroll=1):
             fragment_sm100.load_columns(held, acc, step * HALF, thread)
@@ -357,13 +362,16 @@ def rescale_row(acc, held, factor, thread):
 
 @cute.jit
 def leave_sum(red, sums, thread):
-    """Leave the sum of the thread's side for the other thread of the head."""
+    """Leave the sum of the thread's side for the head's other thread."""
     red[thread] = sums[0]
 
 
 @cute.jit
 def finish_row_split(red, lses, row, head0, split, sums, peak, factor, splits, thread):
-    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
+    """Write the head's lse, and compute the factor that normalises its O.
+
+    If the row is not split, the factor includes the sink.
+    """
     of_heads = lses + Int64(row * splits + split) * HEADS + head0
     total = sums[0] + red[thread ^ HALF]
     lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
@@ -374,8 +382,10 @@ def finish_row_split(red, lses, row, head0, split, sums, peak, factor, splits, t
 
 @cute.jit
 def write_row_split(to, acc, row, head0, split, some, held, factor, splits, thread):
-    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without
-    `some` live tile.
+    """Write the thread's dims of O times its head's factor, into the row or into a split's part of the
+    row.
+
+    Without `some` live tile it writes zeros.
     """
     own = thread // HALF * OWN_DIMS
     of_head = to + Int64((row * splits + split) * HEADS + (head0 + thread % HALF)) * 512 + own
@@ -392,7 +402,10 @@ def write_row_split(to, acc, row, head0, split, some, held, factor, splits, thre
 def finish_row(
     red, lses, lses_stride_0, row, head0, sums, peak, factor, attn_sink, lse_scale, empty_lse, thread
 ):
-    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
+    """Write the head's lse, and compute the factor that normalises its O.
+
+    If the row is not split, the factor includes the sink.
+    """
     of_heads = lses + Int64(row) * lses_stride_0 + head0
     total = sums[0] + red[thread ^ HALF]
     lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
@@ -406,8 +419,10 @@ def finish_row(
 
 @cute.jit
 def write_row(to, to_stride_0, to_stride_1, acc, row, head0, some, held, rounded, factor, thread):
-    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without
-    `some` live tile.
+    """Write the thread's dims of O times its head's factor, into the row or into a split's part of the
+    row.
+
+    Without `some` live tile it writes zeros.
     """
     own = thread // HALF * OWN_DIMS
     of_head = to + Int64(row) * to_stride_0 + Int64(head0 + thread % HALF) * to_stride_1 + own
@@ -427,8 +442,9 @@ def merge_heads(
     row, head0, share, shares, o_partial, lse_partial, attn_sink, out, out_stride_0, out_stride_1, lse,
     lse_stride_0, splits, lse_scale, empty_lse, parts, thread
 ):
-    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
-    0 and `empty_lse`.
+    """Write the weighted sum of the splits for a share of the heads, with four dims per thread.
+
+    A row without ids gives 0 and `empty_lse`.
     """
     four = cute.make_rmem_tensor(4, Float32)
     merged = cute.make_rmem_tensor(4, Float32)
@@ -468,10 +484,10 @@ def merge_heads(
 
 @cute.jit
 def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
-    16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3
+    % slower.
     """
     low_row = low
     high_row = high
@@ -489,7 +505,7 @@ def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
 
 @cute.jit
 def spread_ids(rows, low, high):
-    """Every id of a tile to all lanes."""
+    """Give all ids of a tile to all lanes."""
     rows[0] = warps.shuffle(low, 0)
     rows[1] = warps.shuffle(low, 1)
     rows[2] = warps.shuffle(low, 2)
@@ -731,7 +747,7 @@ def softmax(
                     out, out_stride_t, out_stride_h, tmem, row, head0, it > begin, scores, weights, factor,
                     worker
                 )
-            # Sums are read before the next tile leaves its maxima.
+            # All threads must read the sums before the next tile's maxima overwrite them.
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
             if it > begin:
                 # o: p also gives its slot back
@@ -1266,7 +1282,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
     head0 = rank * HALF
     share = Int32(((scalars.ceildiv(topk, TILE // 2) + 1) // 2 + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = (scalars.ceildiv(topk, TILE // 2) + 1) // 2
         share = (t * ((scalars.ceildiv(topk, TILE // 2) + 1) // 2) + ctas - 1) // ctas

@@ -110,7 +110,7 @@ from dsl_kernels.device.cutedsl import (
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 64  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 SIDE_STAGES = 6
 HALF = 64
 PANEL = 64
@@ -208,7 +208,7 @@ class Shared:
 
 @cute.jit
 def read_ids(indices, indices_stride_0, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     ids = indices + Int64(row) * indices_stride_0
     first = tile * 64 + lane
     low = warps.load_or(ids + first, first < end, -1)
@@ -218,7 +218,7 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 @cute.jit
 def take_queries(panel, panel_1, panel_2, panel_3, panel_4, q, q_stride_0, q_stride_1, row, thread):
-    """The first panels of dims of a thread's head, all in flight together."""
+    """Read the first panels of dims of a thread's head, all in flight together."""
     head = thread % HALF
     of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1
     for i in cutlass.range_constexpr(PANEL // 8):
@@ -246,8 +246,10 @@ def take_more_queries(
     panel, panel_1, latent, rope, q_nope, q_nope_stride_0, q_nope_stride_1, q_pe, q_pe_stride_0,
     q_pe_stride_1, row, thread
 ):
-    """From dim `first` on two panels of a thread's head, and behind them the other latent dims and the
-    rope dims of all heads.
+    """Read the rest of the queries, from dim `first` on.
+
+    A thread takes two panels of its head's dims, then its part of the other latent dims and of the rope
+    dims of all heads.
     """
     head = thread % HALF
     of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(head) * q_nope_stride_1 + 5 * PANEL
@@ -257,16 +259,18 @@ def take_more_queries(
     of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(head) * q_nope_stride_1 + (5 * PANEL + PANEL)
     for i in cutlass.range_constexpr(PANEL // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_1, i * 8, 8))
+    own = scalars.anew(thread)
     for i in cutlass.range_constexpr(PANEL // 2 // 8):
-        item = i * 128 + thread
+        item = i * 128 + own
         of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(
             item // (PANEL // 2 * 128 // HALF // 8)
         ) * q_nope_stride_1 + (5 * PANEL + 2 * PANEL)
         cute.autovec_copy(
             warps.group(of_head, 8, item % (PANEL // 2 * 128 // HALF // 8)), warps.few(latent, i * 8, 8)
         )
+    own = scalars.anew(thread)
     for i in cutlass.range_constexpr(PANEL // 2 // 8):
-        item = i * 128 + thread
+        item = i * 128 + own
         of_head = q_pe + Int64(row) * q_pe_stride_0 + Int64(
             item // (PANEL // 2 * 128 // HALF // 8)
         ) * q_pe_stride_1
@@ -277,7 +281,7 @@ def take_more_queries(
 
 @cute.jit
 def leave_queries(target, latent, rope, thread):
-    """What `take_last_queries` took for shared memory: latent dims, and behind them rope dims."""
+    """Store what `take_last_queries` read of all heads in shared memory: latent dims, then rope dims."""
     for i in cutlass.range_constexpr(PANEL // 2 // 8):
         item = i * 128 + thread
         cute.autovec_copy(
@@ -300,8 +304,9 @@ def leave_queries(target, latent, rope, thread):
 
 @cute.jit
 def vote(low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -311,7 +316,7 @@ def vote(low, high, cached):
 
 @cute.jit
 def mask_half(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token has no valid id."""
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf."""
     scale = sm_scale * LOG2_E
     valid = cutlass.select_(thread < HALF, low, high)
     for pair in cutlass.range_constexpr(TILE // 2 // 2):
@@ -322,16 +327,16 @@ def mask_half(scores, low, high, sm_scale, thread):
 
 @cute.jit
 def leave_maximum(red, scores, thread):
-    """Leave the maximum of the thread's side for the other thread of the head."""
+    """Leave the maximum of the thread's side for the head's other thread."""
     red[thread] = fragment_sm100.row_most(scores)
 
 
 @cute.jit
 def take_maximum(peak, sums, factor, red, thread):
-    """Move the reference up to the maximum of both sides where a head of the warp rose more than `rise`
-    powers of two above it.
+    """Raise the reference to the maximum of both sides, if a head of the warp rose enough.
 
-    Both threads of a head are in warps of the same heads, so they decide alike.
+    Enough is more than `rise` powers of two above the reference. Both threads of a head are in warps
+    with the same heads, so both decide alike.
     """
     highest = cute.arch.fmax(red[thread], red[thread ^ HALF])
     factor[0] = Float32(1.0)
@@ -344,7 +349,7 @@ def take_maximum(peak, sums, factor, red, thread):
 
 @cute.jit
 def weigh_row(scores, sums, peak):
-    """P = exp2(S - reference) in place of S, and the running sum of the thread's side."""
+    """Replace S by P = exp2(S - reference), and add P to the running sum of the thread's side."""
     for pair in cutlass.range_constexpr(TILE // 2 // 2):
         fragment_sm100.scale_pair(scores, pair * 2, 1.0, peak[0])
     for i in cutlass.range_constexpr(TILE // 2):
@@ -354,7 +359,7 @@ def weigh_row(scores, sums, peak):
 
 @cute.jit
 def store_half(target, weights, thread):
-    """The weights of half of a head's tokens, of which a thread has them all."""
+    """Store a thread's weights: those of half of its head's tokens."""
     for i in cutlass.range_constexpr(TILE // 2 // 8):
         cute.autovec_copy(
             warps.few(weights, i * 8, 8),
@@ -364,7 +369,7 @@ def store_half(target, weights, thread):
 
 @cute.jit
 def rescale_row(acc, held, factor, thread):
-    """The thread's dims of O times the head's factor; left alone where a warp's factors are 1."""
+    """Multiply the thread's dims of O by its head's factor. A warp whose factors are all 1 leaves O alone."""
     if warps.any_lane(factor[0] != 1.0):
         for step in cutlass.range(OWN_DIMS // (TILE // 2), unroll=1):
             fragment_sm100.load_columns(held, acc, step * (TILE // 2), thread)
@@ -375,13 +380,16 @@ def rescale_row(acc, held, factor, thread):
 
 @cute.jit
 def leave_sum(red, sums, thread):
-    """Leave the sum of the thread's side for the other thread of the head."""
+    """Leave the sum of the thread's side for the head's other thread."""
     red[thread] = sums[0]
 
 
 @cute.jit
 def finish_row_split(red, lses, row, split, sums, peak, factor, splits, thread):
-    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
+    """Write the head's lse, and compute the factor that normalises its O.
+
+    If the row is not split, the factor includes the sink.
+    """
     of_heads = lses + Int64(row * splits + split) * HEADS
     total = sums[0] + red[thread ^ HALF]
     lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
@@ -392,8 +400,10 @@ def finish_row_split(red, lses, row, split, sums, peak, factor, splits, thread):
 
 @cute.jit
 def write_units_split(to, acc, row, split, some, held, factor, splits, thread):
-    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without
-    `some` live tile.
+    """Write the thread's dims of O times its head's factor, into the row or into a split's part of the
+    row.
+
+    Without `some` live tile it writes zeros.
     """
     own = thread // HALF * UNIT_COLUMNS
     of_head = to + Int64((row * splits + split) * HEADS + thread % HALF) * 512 + own
@@ -411,7 +421,10 @@ def write_units_split(to, acc, row, split, some, held, factor, splits, thread):
 
 @cute.jit
 def finish_row(red, lses, lses_stride_0, row, sums, peak, factor, attn_sink, lse_scale, empty_lse, thread):
-    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
+    """Write the head's lse, and compute the factor that normalises its O.
+
+    If the row is not split, the factor includes the sink.
+    """
     of_heads = lses + Int64(row) * lses_stride_0
     total = sums[0] + red[thread ^ HALF]
     lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
@@ -425,8 +438,10 @@ def finish_row(red, lses, lses_stride_0, row, sums, peak, factor, attn_sink, lse
 
 @cute.jit
 def write_units(to, to_stride_0, to_stride_1, acc, row, some, held, rounded, factor, thread):
-    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without
-    `some` live tile.
+    """Write the thread's dims of O times its head's factor, into the row or into a split's part of the
+    row.
+
+    Without `some` live tile it writes zeros.
     """
     own = thread // HALF * UNIT_COLUMNS
     of_head = to + Int64(row) * to_stride_0 + Int64(thread % HALF) * to_stride_1 + own
@@ -449,8 +464,9 @@ def merge_heads(
     row, share, shares, o_partial, lse_partial, attn_sink, out, out_stride_0, out_stride_1, lse, lse_stride_0,
     splits, lse_scale, empty_lse, parts, thread
 ):
-    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
-    0 and `empty_lse`.
+    """Write the weighted sum of the splits for a share of the heads, with four dims per thread.
+
+    A row without ids gives 0 and `empty_lse`.
     """
     four = cute.make_rmem_tensor(4, Float32)
     merged = cute.make_rmem_tensor(4, Float32)
@@ -490,10 +506,10 @@ def merge_heads(
 
 @cute.jit
 def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
-    16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3
+    % slower.
     """
     low_row = low
     high_row = high
@@ -511,7 +527,7 @@ def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
 
 @cute.jit
 def spread_ids(rows, low, high):
-    """Every id of a tile to all lanes."""
+    """Give all ids of a tile to all lanes."""
     rows[0] = warps.shuffle(low, 0)
     rows[1] = warps.shuffle(low, 1)
     rows[2] = warps.shuffle(low, 2)
@@ -760,7 +776,7 @@ def softmax(
                 write_units(
                     out, out_stride_t, out_stride_h, tmem, row, it > begin, scores, weights, factor, worker
                 )
-            # Sums are read before the next tile leaves its maxima.
+            # All threads must read the sums before the next tile's maxima overwrite them.
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
             if it > begin:
                 # o: p also gives its slot back
@@ -1109,7 +1125,7 @@ def sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_hb64_gather4(
     cta, _, _ = cute.arch.block_idx()
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas

@@ -64,8 +64,8 @@ PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 # Where it is not zero, all CTAs run at once.
 RESIDENT = "all_resident"
 
-TILE = 64  # tokens a tile
-BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+TILE = 64  # tokens per tile
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 UNIT_STAGES = 11
 TILE_STAGES = 2
 LATENT_DIM = 512
@@ -78,7 +78,7 @@ UNIT = 128
 
 @T.macro
 def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     first = tile * 64 + lane
     low = warps.load_or(indices[row, first], first < end, -1)
     high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
@@ -86,7 +86,7 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 
 @T.macro
 def copy_block(target, target_slot, q, row, head0, heads, thread):
-    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    """Start the copies of a block of heads of one query. The target's padding becomes zero."""
     for i in T.unroll(BLOCK * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
         warps.copy16(
@@ -98,8 +98,9 @@ def copy_block(target, target_slot, q, row, head0, heads, thread):
 
 @T.macro
 def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -108,8 +109,9 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
 
 @T.macro
 def mask_scores(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
-    valid id.
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
     """
     own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
@@ -152,7 +154,7 @@ def leave_maxima(red, red_slot, scores, thread):
 
 @T.macro
 def join_maxima(top, red, red_slot, thread):
-    """The maxima of the heads over the four warps."""
+    """Compute the maxima of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
     for column in T.unroll(BLOCK // 4):
         for part in T.vectorized(4):
@@ -165,10 +167,10 @@ def join_maxima(top, red, red_slot, thread):
 
 @T.macro
 def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
-    """The maxima of the heads over the four warps.
+    """Compute the maxima of the heads over the four warps.
 
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
-    warp.
+    `grown` tells whether one rose more than `rise` powers of two above its reference. It is the same in
+    every warp.
     """
     join_maxima(top, red, red_slot, thread)
     above = T.alloc_var("bool", init=False)
@@ -179,7 +181,7 @@ def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
 
 @T.macro
 def raise_reference(peak, top, sums, stat_s, thread):
-    """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
+    """Raise the reference to the maximum: rescale the running sums, and leave each head's factor for O."""
     for column in T.unroll(BLOCK // 4):
         highest = T.max(top[column], peak[column])
         factor = warps.exp2(peak[column] - highest)
@@ -191,7 +193,7 @@ def raise_reference(peak, top, sums, stat_s, thread):
 
 @T.macro
 def rescale_output(acc, acc_slot, held, stat_s, thread):
-    """O^T times each head's factor."""
+    """Multiply O^T by each head's factor."""
     for step in T.unroll(0, 4, 1, unroll_factor=1):
         factors = T.alloc_local((BLOCK,), "float32")
         for quad in T.unroll(BLOCK // 4):
@@ -205,7 +207,7 @@ def rescale_output(acc, acc_slot, held, stat_s, thread):
 
 @T.macro
 def weigh_tokens(scores, sums, peak):
-    """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
+    """Replace S by P = exp2(S - reference), and add P to this thread's running sums."""
     for i in T.unroll(BLOCK // 2):
         scores[i] = warps.exp2(scores[i] - peak[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)])
         sums[
@@ -215,7 +217,7 @@ def weigh_tokens(scores, sums, peak):
 
 @T.macro
 def store_weights(target, target_slot, scores, thread):
-    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    """Write P as bf16 in the layout that its product reads. If there are eight heads, they are the rows."""
     for pair in T.unroll(1):
         warps.store_matrices(
             target[
@@ -246,7 +248,7 @@ def leave_sums(red, red_slot, sums, thread):
 
 @T.macro
 def join_sums(top, red, red_slot, thread):
-    """The sums of the heads over the four warps."""
+    """Compute the sums of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
     for column in T.unroll(BLOCK // 4):
         for part in T.vectorized(4):
@@ -261,8 +263,9 @@ def join_sums(top, red, red_slot, thread):
 def finish_columns(
     red, red_slot, lses, row, head0, top, peak, stat_s, attn_sink, lse_scale, empty_lse, heads, thread
 ):
-    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
-    row has no split.
+    """Write the lse of each head, and compute the factor that normalises its O^T, from sums and reference.
+
+    If the row is not split, the factor includes the sink.
     """
     join_sums(top, red, red_slot, thread)
     if thread < 4:
@@ -289,7 +292,10 @@ def finish_columns(
 
 @T.macro
 def write_output(to, acc, acc_slot, row, head0, some, held, stat_s, heads, thread):
-    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    """Write O^T times each head's factor, into the row or into a split's part of the row.
+
+    Without `some` live tile it writes zeros.
+    """
     for step in T.unroll(0, 4, 1, unroll_factor=1):
         factors = T.alloc_local((BLOCK,), "float32")
         for quad in T.unroll(BLOCK // 4):
@@ -307,8 +313,9 @@ def write_output(to, acc, acc_slot, row, head0, some, held, stat_s, heads, threa
 
 @T.macro
 def finish_columns_split(red, red_slot, lses, row, head0, split, top, peak, stat_s, heads, thread):
-    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
-    row has no split.
+    """Write the lse of each head, and compute the factor that normalises its O^T, from sums and reference.
+
+    If the row is not split, the factor includes the sink.
     """
     join_sums(top, red, red_slot, thread)
     if thread < 4:
@@ -325,7 +332,10 @@ def finish_columns_split(red, red_slot, lses, row, head0, split, top, peak, stat
 
 @T.macro
 def write_output_split(to, acc, acc_slot, row, head0, split, some, held, stat_s, heads, thread):
-    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    """Write O^T times each head's factor, into the row or into a split's part of the row.
+
+    Without `some` live tile it writes zeros.
+    """
     for step in T.unroll(0, 4, 1, unroll_factor=1):
         factors = T.alloc_local((BLOCK,), "float32")
         for quad in T.unroll(BLOCK // 4):
@@ -346,8 +356,9 @@ def merge_heads(
     row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, empty_lse,
     heads, thread
 ):
-    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
-    0 and `empty_lse`.
+    """Write the weighted sum of the splits for a share of the heads, with four dims per thread.
+
+    A row without ids gives 0 and `empty_lse`.
     """
     four = T.alloc_local((4,), "float32")
     merged = T.alloc_local((4,), "float32")
@@ -386,10 +397,10 @@ def merge_heads(
 
 @T.macro
 def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_inverse, page_shift, page_gap):
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
-    16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3
+    % slower.
     """
     low_row = low
     high_row = high
@@ -406,7 +417,8 @@ def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_inverse, 
 
 @T.macro
 def copy_rows(target, target_slot, cache, first, low, high, n, thread):
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+    """Start the copies of `columns` columns of a tile's rows, from `first` on; zeros if an id names no
+    row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
@@ -487,7 +499,7 @@ def softmax(
             T.mbarrier_wait_parity(p_empty[it % TILE_STAGES], ((it // TILE_STAGES) & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
             store_weights(p_s, it % TILE_STAGES, scores, worker)
-            # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
+            # If O was not rescaled, wait for it here: a parity tells only adjacent phases apart.
             if (it > 0) & (grown == False):
                 T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                 T.tcgen05_after_thread_sync()
@@ -592,7 +604,7 @@ def mma(
                 )
             T.tcgen05_mma_arrive(s_full[it % 2])
             it = it + 1
-        # The values of a tile follow the scores of the next one, so that softmax never idles.
+        # A tile's values come after the next tile's scores, so softmax never idles.
         if late & (live | (turn == turns)):
             T.mbarrier_wait_parity(p_full[done % TILE_STAGES], (done // TILE_STAGES) & 1)
             T.tcgen05_after_thread_sync()

@@ -68,7 +68,7 @@ PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 RESIDENT = "splits - 1"
 
 HEADS = 16  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 UNIT_STAGES = 11
 TILE_STAGES = 2
 LATENT_DIM = 512
@@ -81,7 +81,7 @@ UNIT = 128
 
 @T.macro
 def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     first = tile * 64 + lane
     low = warps.load_or(indices[row, first], first < end, -1)
     high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
@@ -89,7 +89,7 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 
 @T.macro
 def copy_block(target, target_slot, q, row, thread):
-    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    """Start the copies of a block of heads of one query. The target's padding becomes zero."""
     for i in T.unroll(HEADS * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
         warps.copy16(
@@ -101,8 +101,9 @@ def copy_block(target, target_slot, q, row, thread):
 
 @T.macro
 def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -111,8 +112,9 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
 
 @T.macro
 def mask_scores(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
-    valid id.
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
     """
     own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
@@ -155,7 +157,7 @@ def leave_maxima(red, red_slot, scores, thread):
 
 @T.macro
 def join_maxima(top, red, red_slot, thread):
-    """The maxima of the heads over the four warps."""
+    """Compute the maxima of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
     for column in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
@@ -168,10 +170,10 @@ def join_maxima(top, red, red_slot, thread):
 
 @T.macro
 def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
-    """The maxima of the heads over the four warps.
+    """Compute the maxima of the heads over the four warps.
 
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
-    warp.
+    `grown` tells whether one rose more than `rise` powers of two above its reference. It is the same in
+    every warp.
     """
     join_maxima(top, red, red_slot, thread)
     above = T.alloc_var("bool", init=False)
@@ -182,7 +184,7 @@ def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
 
 @T.macro
 def raise_reference(peak, top, sums, stat_s, thread):
-    """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
+    """Raise the reference to the maximum: rescale the running sums, and leave each head's factor for O."""
     for column in T.unroll(HEADS // 4):
         highest = T.max(top[column], peak[column])
         factor = warps.exp2(peak[column] - highest)
@@ -194,7 +196,7 @@ def raise_reference(peak, top, sums, stat_s, thread):
 
 @T.macro
 def rescale_output(acc, acc_slot, held, stat_s, thread):
-    """O^T times each head's factor."""
+    """Multiply O^T by each head's factor."""
     for step in T.unroll(0, 4, 1, unroll_factor=1):
         factors = T.alloc_local((HEADS,), "float32")
         for quad in T.unroll(HEADS // 4):
@@ -208,7 +210,7 @@ def rescale_output(acc, acc_slot, held, stat_s, thread):
 
 @T.macro
 def weigh_tokens(scores, sums, peak):
-    """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
+    """Replace S by P = exp2(S - reference), and add P to this thread's running sums."""
     for i in T.unroll(HEADS // 2):
         scores[i] = warps.exp2(scores[i] - peak[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)])
         sums[
@@ -218,7 +220,7 @@ def weigh_tokens(scores, sums, peak):
 
 @T.macro
 def store_weights(target, target_slot, scores, thread):
-    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    """Write P as bf16 in the layout that its product reads. If there are eight heads, they are the rows."""
     for pair in T.unroll(1):
         warps.store_matrices(
             target[
@@ -249,7 +251,7 @@ def leave_sums(red, red_slot, sums, thread):
 
 @T.macro
 def join_sums(top, red, red_slot, thread):
-    """The sums of the heads over the four warps."""
+    """Compute the sums of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
     for column in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
@@ -262,8 +264,9 @@ def join_sums(top, red, red_slot, thread):
 
 @T.macro
 def finish_columns_split(red, red_slot, lses, row, split, top, peak, stat_s, thread):
-    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
-    row has no split.
+    """Write the lse of each head, and compute the factor that normalises its O^T, from sums and reference.
+
+    If the row is not split, the factor includes the sink.
     """
     join_sums(top, red, red_slot, thread)
     if thread < 4:
@@ -279,7 +282,10 @@ def finish_columns_split(red, red_slot, lses, row, split, top, peak, stat_s, thr
 
 @T.macro
 def write_output_split(to, acc, acc_slot, row, split, some, held, stat_s, thread):
-    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    """Write O^T times each head's factor, into the row or into a split's part of the row.
+
+    Without `some` live tile it writes zeros.
+    """
     for step in T.unroll(0, 4, 1, unroll_factor=1):
         factors = T.alloc_local((HEADS,), "float32")
         for quad in T.unroll(HEADS // 4):
@@ -295,8 +301,9 @@ def write_output_split(to, acc, acc_slot, row, split, some, held, stat_s, thread
 
 @T.macro
 def finish_columns(red, red_slot, lses, row, top, peak, stat_s, attn_sink, lse_scale, empty_lse, thread):
-    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
-    row has no split.
+    """Write the lse of each head, and compute the factor that normalises its O^T, from sums and reference.
+
+    If the row is not split, the factor includes the sink.
     """
     join_sums(top, red, red_slot, thread)
     if thread < 4:
@@ -317,7 +324,10 @@ def finish_columns(red, red_slot, lses, row, top, peak, stat_s, attn_sink, lse_s
 
 @T.macro
 def write_output(to, acc, acc_slot, row, some, held, stat_s, thread):
-    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    """Write O^T times each head's factor, into the row or into a split's part of the row.
+
+    Without `some` live tile it writes zeros.
+    """
     for step in T.unroll(0, 4, 1, unroll_factor=1):
         factors = T.alloc_local((HEADS,), "float32")
         for quad in T.unroll(HEADS // 4):
@@ -335,8 +345,9 @@ def write_output(to, acc, acc_slot, row, some, held, stat_s, thread):
 def merge_heads(
     row, share, shares, o_partial, lse_partial, attn_sink, out, lse, lse_scale, empty_lse, parts, thread
 ):
-    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
-    0 and `empty_lse`.
+    """Write the weighted sum of the splits for a share of the heads, with four dims per thread.
+
+    A row without ids gives 0 and `empty_lse`.
     """
     four = T.alloc_local((4,), "float32")
     merged = T.alloc_local((4,), "float32")
@@ -394,8 +405,9 @@ def load_v4_scales(scales, kv_pages, low, high, cached, page_inverse, page_shift
 
 @T.macro
 def write_v4_unit_unit_0(target, target_slot, words, thread, lane):
-    """Write a unit as bf16, each value once rounded from e4m3 times its scale; the last one's second half
-    as it is.
+    """Write a unit as bf16, each value rounded once from e4m3 times its scale.
+
+    The second half of the last unit is written as it is.
     """
     lane = T.truncmod(thread, 4)
     word = words[36]
@@ -430,7 +442,7 @@ def write_v4_unit_unit_0(target, target_slot, words, thread, lane):
 
 @T.macro
 def load_v4_unit_unit_0(words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, thread):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
+    """Read a unit of a lane's two 584-byte tokens. The last unit includes the rope dims."""
     token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
@@ -455,8 +467,9 @@ def load_v4_unit_unit_0(words, kv_pages, low, high, cached, page_inverse, page_s
 
 @T.macro
 def write_v4_unit_unit_1(target, target_slot, words, thread, lane):
-    """Write a unit as bf16, each value once rounded from e4m3 times its scale; the last one's second half
-    as it is.
+    """Write a unit as bf16, each value rounded once from e4m3 times its scale.
+
+    The second half of the last unit is written as it is.
     """
     lane = T.truncmod(thread, 4)
     word = words[36]
@@ -491,7 +504,7 @@ def write_v4_unit_unit_1(target, target_slot, words, thread, lane):
 
 @T.macro
 def load_v4_unit_unit_1(words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, thread):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
+    """Read a unit of a lane's two 584-byte tokens. The last unit includes the rope dims."""
     token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
@@ -522,8 +535,9 @@ def load_v4_unit_unit_1(words, kv_pages, low, high, cached, page_inverse, page_s
 
 @T.macro
 def write_v4_unit_unit_2(target, target_slot, words, thread, lane):
-    """Write a unit as bf16, each value once rounded from e4m3 times its scale; the last one's second half
-    as it is.
+    """Write a unit as bf16, each value rounded once from e4m3 times its scale.
+
+    The second half of the last unit is written as it is.
     """
     lane = T.truncmod(thread, 4)
     word = words[37]
@@ -558,7 +572,7 @@ def write_v4_unit_unit_2(target, target_slot, words, thread, lane):
 
 @T.macro
 def load_v4_unit_unit_2(words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, thread):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
+    """Read a unit of a lane's two 584-byte tokens. The last unit includes the rope dims."""
     token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
@@ -589,8 +603,9 @@ def load_v4_unit_unit_2(words, kv_pages, low, high, cached, page_inverse, page_s
 
 @T.macro
 def write_v4_unit_unit_3(target, target_slot, words, thread, lane):
-    """Write a unit as bf16, each value once rounded from e4m3 times its scale; the last one's second half
-    as it is.
+    """Write a unit as bf16, each value rounded once from e4m3 times its scale.
+
+    The second half of the last unit is written as it is.
     """
     lane = T.truncmod(thread, 4)
     word = words[37]
@@ -615,7 +630,7 @@ def write_v4_unit_unit_3(target, target_slot, words, thread, lane):
 
 @T.macro
 def load_v4_unit_unit_3(words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, thread):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
+    """Read a unit of a lane's two 584-byte tokens. The last unit includes the rope dims."""
     token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
@@ -652,7 +667,7 @@ def load_v4_unit_unit_3(words, kv_pages, low, high, cached, page_inverse, page_s
 
 @T.macro
 def take_scales(words, scales):
-    """Make the scales that came in the last words of each token."""
+    """Move the scales that have arrived into the last words of each token."""
     words[36] = scales[0]
     words[37] = scales[1]
     words[74] = scales[2]
@@ -679,7 +694,7 @@ def softmax(
         init=T.truncdiv(scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) + splits - 1, splits)
     )
     span = T.alloc_var("int32", init=share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
         share = T.truncdiv(
@@ -753,8 +768,7 @@ def softmax(
                     T.mbarrier_wait_parity(p_empty[it % TILE_STAGES], ((it // TILE_STAGES) & 1) ^ 1)
                     weigh_tokens(scores, sums, peak)
                     store_weights(p_s, it % TILE_STAGES, scores, worker)
-                    # Where O was not rescaled it is waited for here: a parity can only tell one phase from
-                    # the next.
+                    # If O was not rescaled, wait for it here: a parity tells only adjacent phases apart.
                     if (it > begin) & (grown == False):
                         T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                         T.tcgen05_after_thread_sync()
@@ -835,7 +849,7 @@ def producer(
         init=T.truncdiv(scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) + splits - 1, splits)
     )
     span = T.alloc_var("int32", init=share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
         share = T.truncdiv(
@@ -991,7 +1005,7 @@ def mma(
         init=T.truncdiv(scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) + splits - 1, splits)
     )
     span = T.alloc_var("int32", init=share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
         share = T.truncdiv(
@@ -1056,7 +1070,7 @@ def mma(
                     it = it + 1
                 if turn == turns:
                     T.tcgen05_mma_arrive(q_empty[0])
-                # The values of a tile follow the scores of the next one, so that softmax never idles.
+                # A tile's values come after the next tile's scores, so softmax never idles.
                 if late & (live | (turn == turns)):
                     T.mbarrier_wait_parity(p_full[before % TILE_STAGES], (before // TILE_STAGES) & 1)
                     T.tcgen05_after_thread_sync()

@@ -103,8 +103,8 @@ from cutlass.cute.nvgpu import warpgroup
 from dsl_kernels.device.cutedsl import fragment, grid, scalars, warps, wgmma, wgmma_register
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-TILE = 64  # tokens a tile
-BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+TILE = 64  # tokens per tile
+BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 HALF_ROWS = 8
 HALF = 256
 LATENT_DIM = 512
@@ -202,7 +202,7 @@ class Shared:
 
 @cute.jit
 def read_ids(indices, indices_stride_0, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     ids = indices + Int64(row) * indices_stride_0
     first = tile * 64 + lane
     low = warps.load_or(ids + first, first < end, -1)
@@ -212,15 +212,16 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 @cute.jit
 def load_row_sinks(sinks, attn_sink, head0, heads, thread):
-    """The sink logits of the heads, read long before they are wanted."""
+    """Read the sink logits of a thread's heads, long before they are needed."""
     sinks[0] = attn_sink[cutlass.min(head0 + (thread // 32 * 16 + thread % 32 // 4), heads - 1)]
     sinks[1] = attn_sink[cutlass.min(head0 + (thread // 32 * 16 + thread % 32 // 4) + HALF_ROWS, heads - 1)]
 
 
 @cute.jit
 def vote(low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -230,8 +231,9 @@ def vote(low, high, cached):
 
 @cute.jit
 def mask_columns(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
-    valid id.
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
     """
     scale = sm_scale * LOG2_E
     for i in cutlass.range_constexpr(BLOCK * TILE // 128):
@@ -249,8 +251,10 @@ def mask_columns(scores, low, high, sm_scale, thread):
 
 @cute.jit
 def softmax_rows(scores, sums, peak, factor):
-    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
-    exceeds one by `rise`.
+    """Replace S by P = exp2(S - maximum).
+
+    The maxima of a warp rise if one of its scores exceeds the row's maximum by `rise`. `factor`
+    rescales what is relative to the old maximum.
     """
     most_0 = fragment.row_most(scores, 0)
     most_1 = fragment.row_most(scores, 1)
@@ -265,13 +269,13 @@ def softmax_rows(scores, sums, peak, factor):
         factor[1] = cutlass.select_(peak[1] == risen, 1.0, warps.exp2(peak[1] - risen))
         peak[1] = risen
         sums[1] = sums[1] * factor[1]
-    # No token of this half may be valid, nor one before it.
+    # The maximum is -inf if no token so far is valid.
     base = cutlass.select_(peak[0] == -Float32.inf, 0.0, peak[0])
     for j in cutlass.range_constexpr(BLOCK * TILE // 128 // 4):
         scores[j * 4] = warps.exp2(scores[j * 4] - base)
         scores[j * 4 + 1] = warps.exp2(scores[j * 4 + 1] - base)
     sums[0] = sums[0] + fragment.row_sum(scores, 0)
-    # No token of this half may be valid, nor one before it.
+    # The maximum is -inf if no token so far is valid.
     base = cutlass.select_(peak[1] == -Float32.inf, 0.0, peak[1])
     for j in cutlass.range_constexpr(BLOCK * TILE // 128 // 4):
         scores[j * 4 + 2] = warps.exp2(scores[j * 4 + 2] - base)
@@ -281,7 +285,7 @@ def softmax_rows(scores, sums, peak, factor):
 
 @cute.jit
 def share_peak(target, peak, thread):
-    """Leave the maxima that P is below for the other side."""
+    """Leave the maxima that P is relative to for the other side."""
     if thread % 4 == 0:
         mine = target + (thread // 32 * 16 + thread % 32 // 4)
         mine[0] = peak[0]
@@ -302,7 +306,7 @@ def rescale_rows(acc, factor):
 
 @cute.jit
 def follow_peak(peak, sums, acc, other, thread):
-    """Raise the maxima to those that the other side's P is below, which are no lower."""
+    """Raise the maxima to those of the other side's P, which are no lower."""
     theirs = other + (thread // 32 * 16 + thread % 32 // 4)
     if warps.any_lane((theirs[0] != peak[0]) | (theirs[HALF_ROWS] != peak[1])):
         factor = cutlass.select_(peak[0] == theirs[0], 1.0, warps.exp2(peak[0] - theirs[0]))
@@ -321,7 +325,7 @@ def follow_peak(peak, sums, acc, other, thread):
 
 @cute.jit
 def share_sums_left(sums, red, thread):
-    """Complete this side's sums and leave them for the other."""
+    """Complete this side's sums and leave them for the other side."""
     sums[0] = fragment.quad_sum(sums[0])
     sums[1] = fragment.quad_sum(sums[1])
     own = red
@@ -333,8 +337,9 @@ def share_sums_left(sums, red, thread):
 
 @cute.jit
 def total_rows_left(sums, peak, factor, red, thread):
-    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
-    -inf.
+    """Set `factor` to 1 / sum of both sides, and replace the sums by the base-2 lse.
+
+    An empty row gives 0 and -inf.
     """
     theirs = red + (thread // 32 * 16 + thread % 32 // 4 + HEADS_OF_SIDE)
     total = sums[0] + theirs[0]
@@ -347,7 +352,7 @@ def total_rows_left(sums, peak, factor, red, thread):
 
 @cute.jit
 def leave_part_left(acc, lses, row, head0, split, o_partial, lse_partial, splits, padded, thread):
-    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    """Write a split's normalised part of O, in the order of threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * padded + head0) * LATENT_DIM + thread * 4
     for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
@@ -367,10 +372,10 @@ def store_result_rows_left(
     out, out_stride_0, out_stride_1, lse, lse_stride_0, acc, factor, lses, sinks, row, head0, scratch,
     lse_scale, empty_lse, heads, thread, lane
 ):
-    """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
-    beside its sink; and the lse.
+    """Store this side's half of O as bf16, and the lse. O is scaled by `factor`, and each head for its
+    sink.
 
-    The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
+    The rows pass through shared memory, `width` dims at a time, so the stores write whole sectors.
     """
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
@@ -424,10 +429,11 @@ def merge_parts_side_0(
     row, head0, parts, share, shares, out, out_stride_0, out_stride_1, lse, lse_stride_0, o_partial,
     lse_partial, attn_sink, splits, padded, lse_scale, empty_lse, heads, thread
 ):
-    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
-    beside its sink, and store it; and the lse.
+    """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
+    it.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
+    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(2, Float32)
     scale = cute.make_rmem_tensor(2, Float32)
@@ -435,7 +441,7 @@ def merge_parts_side_0(
     for column in cutlass.range_constexpr(2):
         base[column] = Float32(-Float32.inf)
         scale[column] = Float32(0.0)
-    # Each of the lanes that have the same heads looks at some parts.
+    # The lanes with the same heads share out the parts.
     for p in cutlass.range(thread % 4, parts, 4, unroll=2):
         lses = lse_partial + Int64(row * splits + p) * padded + head0
         for column in cutlass.range_constexpr(2):
@@ -510,7 +516,7 @@ def merge_parts_side_0(
 
 @cute.jit
 def share_sums_right(sums, red, thread):
-    """Complete this side's sums and leave them for the other."""
+    """Complete this side's sums and leave them for the other side."""
     sums[0] = fragment.quad_sum(sums[0])
     sums[1] = fragment.quad_sum(sums[1])
     own = red + HEADS_OF_SIDE
@@ -522,8 +528,9 @@ def share_sums_right(sums, red, thread):
 
 @cute.jit
 def total_rows_right(sums, peak, factor, red, thread):
-    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
-    -inf.
+    """Set `factor` to 1 / sum of both sides, and replace the sums by the base-2 lse.
+
+    An empty row gives 0 and -inf.
     """
     theirs = red + (thread // 32 * 16 + thread % 32 // 4)
     total = sums[0] + theirs[0]
@@ -536,7 +543,7 @@ def total_rows_right(sums, peak, factor, red, thread):
 
 @cute.jit
 def leave_part_right(acc, row, head0, split, o_partial, splits, padded, thread):
-    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    """Write a split's normalised part of O, in the order of threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * padded + head0) * LATENT_DIM + (thread + 4096) * 4
     for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
@@ -551,10 +558,10 @@ def leave_part_right(acc, row, head0, split, o_partial, splits, padded, thread):
 def store_result_rows_right(
     out, out_stride_0, out_stride_1, acc, factor, lses, sinks, row, head0, scratch, heads, thread, lane
 ):
-    """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
-    beside its sink; and the lse.
+    """Store this side's half of O as bf16, and the lse. O is scaled by `factor`, and each head for its
+    sink.
 
-    The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
+    The rows pass through shared memory, `width` dims at a time, so the stores write whole sectors.
     """
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
@@ -599,10 +606,11 @@ def merge_parts_side_1(
     row, head0, parts, share, shares, out, out_stride_0, out_stride_1, o_partial, lse_partial, attn_sink,
     splits, padded, lse_scale, empty_lse, heads, thread
 ):
-    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
-    beside its sink, and store it; and the lse.
+    """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
+    it.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
+    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(2, Float32)
     scale = cute.make_rmem_tensor(2, Float32)
@@ -610,7 +618,7 @@ def merge_parts_side_1(
     for column in cutlass.range_constexpr(2):
         base[column] = Float32(-Float32.inf)
         scale[column] = Float32(0.0)
-    # Each of the lanes that have the same heads looks at some parts.
+    # The lanes with the same heads share out the parts.
     for p in cutlass.range(thread % 4, parts, 4, unroll=2):
         lses = lse_partial + Int64(row * splits + p) * padded + head0
         for column in cutlass.range_constexpr(2):
@@ -714,10 +722,10 @@ def copy_query_rows_qpe_s(target, q, q_stride_0, q_stride_1, row, head0, heads, 
 
 @cute.jit
 def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
-    16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3
+    % slower.
     """
     low_row = low
     high_row = high
@@ -735,7 +743,8 @@ def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
 
 @cute.jit
 def copy_rows(target, cache, cache_stride_0, low, high, n, thread):
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+    """Start the copies of `columns` columns of a tile's rows, from `first` on; zeros if an id names no
+    row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
@@ -771,7 +780,8 @@ def copy_rows(target, cache, cache_stride_0, low, high, n, thread):
 
 @cute.jit
 def copy_rows_2(target, cache, cache_stride_0, low, high, n, thread):
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+    """Start the copies of `columns` columns of a tile's rows, from `first` on; zeros if an id names no
+    row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
@@ -807,7 +817,8 @@ def copy_rows_2(target, cache, cache_stride_0, low, high, n, thread):
 
 @cute.jit
 def copy_rows_3(target, cache, cache_stride_0, low, high, n, thread):
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+    """Start the copies of `columns` columns of a tile's rows, from `first` on; zeros if an id names no
+    row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
@@ -944,7 +955,7 @@ def left(
                 fragment.pack_to(weights_left, scores_left)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
                 share_peak(peak_s_left, peak_left, worker)
-                # All of the tile's rope dims are read.
+                # All warps have now read the tile's rope dims, which P overwrites.
                 cute.arch.barrier(barrier_id=LEFT_BARRIER, number_of_threads=LEFT_THREADS)
                 # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte
                 # swizzle.
@@ -1021,7 +1032,7 @@ def left(
                     out, out_stride_t, out_stride_h, lse, lse_stride, acc_left, factor_left, sums_left,
                     sinks_left, row, head0, out_s_left, lse_scale, empty_lse, heads, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
         unit = row * span + span
@@ -1151,7 +1162,7 @@ def right(
                 fragment.pack_to(weights_right, scores_right)
                 cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
                 share_peak(peak_s_right, peak_right, worker)
-                # All of the tile's rope dims are read.
+                # All warps have now read the tile's rope dims, which P overwrites.
                 cute.arch.barrier(barrier_id=RIGHT_BARRIER, number_of_threads=RIGHT_THREADS)
                 # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte
                 # swizzle.
@@ -1216,7 +1227,7 @@ def right(
                     out, out_stride_t, out_stride_h, acc_right, factor_right, sums_right, sinks_right, row,
                     head0, out_s_right, heads, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
         unit = row * span + span
@@ -1364,7 +1375,7 @@ def sparse_mla__cutedsl_sm90a__any_bf16_bt64_st2_cl1_hb64(
     head0 = cta % blocks * BLOCK
     share = Int32(((scalars.ceildiv(topk, TILE) + 1) // 2 + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = (scalars.ceildiv(topk, TILE) + 1) // 2
         share = (t * ((scalars.ceildiv(topk, TILE) + 1) // 2) + ctas - 1) // ctas

@@ -50,10 +50,10 @@ from cutlass.cute.nvgpu import warpgroup
 from dsl_kernels.device.cutedsl import inbox, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
 SLICES = 2  # CTAs of a cluster that share out the dims and add their partial scores
-BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
 DIMS = 256
 ROPE = 32
 ATTEND_BARRIER = 1
@@ -122,7 +122,7 @@ class Shared:
 
 @cute.jit
 def read_ids(indices, indices_stride_0, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     ids = indices + Int64(row) * indices_stride_0
     first = tile * 64 + lane
     low = warps.load_or(ids + first, first < end, -1)
@@ -132,16 +132,16 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 @cute.jit
 def load_sinks(sinks, attn_sink, head0, heads, thread):
-    """The sink logits of a thread's heads, one of each row's, read long before they are wanted."""
+    """Read the sink logits of a thread's heads, one for each group of eight, long before they are needed."""
     sinks[0] = attn_sink[cutlass.min(head0 + (thread >> 4), heads - 1)]
     sinks[1] = attn_sink[cutlass.min(head0 + (thread >> 4) + 8, heads - 1)]
 
 
 @cute.jit
 def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, head0, first, heads, thread):
-    """Columns `first` on of a block of heads of one query."""
+    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
     held = cute.make_rmem_tensor(16, cutlass.Uint32)
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for i in cutlass.range_constexpr(4):
         item = i * 128 + thread
         of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (DIMS // 8)) * q_stride_1 + first
@@ -162,9 +162,9 @@ def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, head0, first, heads
 
 @cute.jit
 def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, head0, first, heads, thread):
-    """Columns `first` on of a block of heads of one query."""
+    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
     held = cute.make_rmem_tensor(4, cutlass.Uint32)
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for i in cutlass.range_constexpr(1):
         item = i * 128 + thread
         of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (ROPE // 8)) * q_stride_1 + first
@@ -185,8 +185,9 @@ def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, head0, first, hea
 
 @cute.jit
 def vote(low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -196,15 +197,16 @@ def vote(low, high, cached):
 
 @cute.jit
 def send_scores(scores, slots, to_slots, rank, thread):
-    """Send the partial scores to the same thread of every other CTA of the slice group: slot d - 1
-    receives from rank XOR d.
+    """Send the partial scores to the same thread of each other CTA of the slice group.
+
+    Slot d - 1 receives from rank XOR d.
     """
     warps.send_fours(slots + thread * 4, to_slots, rank ^ 1, scores, 512)
 
 
 @cute.jit
 def add_scores(scores, received, thread):
-    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    """Add the scores of the other CTAs, pairs first: (0 + 1) + (2 + 3). All CTAs then round alike."""
     slots = received + thread * 4
     for v in cutlass.range_constexpr(OWN_SCORES // 4):
         scores[v * 4] = scores[v * 4] + slots[v * 512]
@@ -215,8 +217,9 @@ def add_scores(scores, received, thread):
 
 @cute.jit
 def mask_scores(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
-    valid id.
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
     """
     own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
     scale = sm_scale * LOG2_E
@@ -252,7 +255,7 @@ def leave_maxima(red, scores, thread):
 
 @cute.jit
 def join_maxima(top, red, thread):
-    """The maxima of the heads over the four warps."""
+    """Compute the maxima of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
         cute.autovec_copy(
@@ -263,11 +266,11 @@ def join_maxima(top, red, thread):
 
 @cute.jit
 def online_softmax(scores, sums, acc, peak, top):
-    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+    """Replace S by P = exp2(S - maximum), and rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads. To
-    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
-    saves (docs/performance.md).
+    The sums stay private to each thread until the end: one addition per element, and threads exchange
+    nothing. A rescale only if a maximum has risen much would need a branch around O, and that costs
+    more than it saves (docs/performance.md).
     """
     for group in cutlass.range_constexpr(OWN_SCORES // 4):
         risen = cute.arch.fmax(top[group * 2], peak[group * 2])
@@ -296,7 +299,7 @@ def online_softmax(scores, sums, acc, peak, top):
 
 @cute.jit
 def store_weights(target, scores, thread):
-    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    """Write P as bf16 in the layout that its product reads. If there are eight heads, they are the rows."""
     for pair in cutlass.range_constexpr(1):
         warps.store_matrices(
             warps.piece(
@@ -324,7 +327,7 @@ def leave_sums(red, sums, thread):
 
 @cute.jit
 def join_sums(top, red, thread):
-    """The sums of the heads over the four warps."""
+    """Compute the sums of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
         cute.autovec_copy(
@@ -335,7 +338,7 @@ def join_sums(top, red, thread):
 
 @cute.jit
 def normalise(acc, top, peak):
-    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    """Divide O by the sums, and replace the sums by the base-2 lse. An empty column gives 0 and -inf."""
     for group in cutlass.range_constexpr(OWN_COLUMNS // 2):
         inverse = cutlass.select_(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
         top[group * 2] = cutlass.select_(
@@ -361,11 +364,10 @@ def normalise(acc, top, peak):
 
 @cute.jit
 def send_parts(acc, lses, inbox, first, part, parts, thread):
-    """Send each CTA that holds this slice its share of O, this one included; a CTA receives so many
-    `words`.
+    """Send each CTA that holds this slice its share of O, this CTA included. A CTA receives `words` words.
 
-    A CTA's share are the rows of its number, one part behind the other; CTA `first` merges the first
-    share, and every `slices`-th from there the next.
+    A CTA's share is the rows of its number, one part after another. CTA `first` merges the first share,
+    and each `slices`-th CTA after it merges the next.
     """
     log2_each = -26 + warps.clz(parts)
     four = cute.make_rmem_tensor(4, Float32)
@@ -385,7 +387,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
             ) * (128 + 4 * OWN_COLUMNS) + place
         )
         warps.push(share, four)
-    # Four threads a row: those that hold all heads' lses between them.
+    # Four threads per row write lses: these four together hold all heads' lses.
     for i in cutlass.range_constexpr(1):
         row = i * 32 + (thread >> 2)
         if row < OWN_OUTPUTS:
@@ -406,7 +408,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
 
 @cute.jit
 def keep_parts(target, acc, lses, thread):
-    """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
+    """Write all of O to shared memory as `send_parts` would send it, if no other CTA has a part of it."""
     four = cute.make_rmem_tensor(4, Float32)
     few = cute.make_rmem_tensor(4, Float32)
     place = ((thread & 3) * 8 + (thread >> 2 & 7)) * 4
@@ -417,7 +419,7 @@ def keep_parts(target, acc, lses, thread):
         four[3] = acc[u * 4 + 3]
         to = target + ((u * 4 + (thread >> 5)) * (128 + 4 * OWN_COLUMNS) + place)
         cute.autovec_copy(four, warps.group(to, 4, 0))
-    # Four threads a row: those that hold all heads' lses between them.
+    # Four threads per row write lses: these four together hold all heads' lses.
     for i in cutlass.range_constexpr(1):
         row = i * 32 + (thread >> 2)
         if row < OWN_OUTPUTS:
@@ -434,11 +436,10 @@ def merge_rows(
     out, out_stride_0, out_stride_1, lse, lse_stride_0, received, sinks, row, head0, part, parts, which,
     lse_scale, empty_lse, heads, thread
 ):
-    """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and
-    store it; and the lse.
+    """Join the parts of this CTA's share of O, scale each head for its sink, and store O and the lse.
 
-    A thread has one dim of one head of a row; neighbours store a word together. The number of parts is
-    a constant of each branch, so that what it reads is in flight at once.
+    A thread has one dim of one head of a row. Two neighbours store a word together. The number of parts
+    is a constant in each branch, so all reads of a branch are in flight together.
     """
     lses = received + (128 + ((thread >> 4 >> 1) * 2 * (BLOCK // 8) + (thread >> 4 & 1)))
     values = received + (
@@ -455,7 +456,7 @@ def merge_rows(
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
-            # Of an empty part 0, also where all are.
+            # The weight of an empty part is 0, even if all parts are empty.
             base = cutlass.select_(top > -Float32.inf, top, 0.0)
             for p in cutlass.range_constexpr(1):
                 weights[p] = warps.exp2(weights[p] - base)
@@ -494,7 +495,7 @@ def merge_rows(
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 2):
                 top = cute.arch.fmax(top, weights[p])
-            # Of an empty part 0, also where all are.
+            # The weight of an empty part is 0, even if all parts are empty.
             base = cutlass.select_(top > -Float32.inf, top, 0.0)
             for p in cutlass.range_constexpr(2):
                 weights[p] = warps.exp2(weights[p] - base)
@@ -539,7 +540,7 @@ def merge_rows(
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 4):
                 top = cute.arch.fmax(top, weights[p])
-            # Of an empty part 0, also where all are.
+            # The weight of an empty part is 0, even if all parts are empty.
             base = cutlass.select_(top > -Float32.inf, top, 0.0)
             for p in cutlass.range_constexpr(4):
                 weights[p] = warps.exp2(weights[p] - base)
@@ -588,7 +589,7 @@ def merge_rows(
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 8):
                 top = cute.arch.fmax(top, weights[p])
-            # Of an empty part 0, also where all are.
+            # The weight of an empty part is 0, even if all parts are empty.
             base = cutlass.select_(top > -Float32.inf, top, 0.0)
             for p in cutlass.range_constexpr(8):
                 weights[p] = warps.exp2(weights[p] - base)
@@ -637,7 +638,7 @@ def merge_rows(
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 16):
                 top = cute.arch.fmax(top, weights[p])
-            # Of an empty part 0, also where all are.
+            # The weight of an empty part is 0, even if all parts are empty.
             base = cutlass.select_(top > -Float32.inf, top, 0.0)
             for p in cutlass.range_constexpr(16):
                 weights[p] = warps.exp2(weights[p] - base)
@@ -682,7 +683,7 @@ def merge_rows(
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 32):
                 top = cute.arch.fmax(top, weights[p])
-            # Of an empty part 0, also where all are.
+            # The weight of an empty part is 0, even if all parts are empty.
             base = cutlass.select_(top > -Float32.inf, top, 0.0)
             for p in cutlass.range_constexpr(32):
                 weights[p] = warps.exp2(weights[p] - base)
@@ -718,10 +719,10 @@ def merge_rows(
 
 @cute.jit
 def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
-    16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3
+    % slower.
     """
     low_row = low
     high_row = high
@@ -739,7 +740,8 @@ def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
 
 @cute.jit
 def copy_rows_ckv_s(target, cache, cache_stride_0, first, low, high, n, thread):
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+    """Start the copies of `columns` columns of a tile's rows, from `first` on; zeros if an id names no
+    row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
@@ -775,7 +777,8 @@ def copy_rows_ckv_s(target, cache, cache_stride_0, first, low, high, n, thread):
 
 @cute.jit
 def copy_rows_kpe_s(target, cache, cache_stride_0, first, low, high, n, thread):
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+    """Start the copies of `columns` columns of a tile's rows, from `first` on; zeros if an id names no
+    row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
@@ -878,7 +881,7 @@ def attend(
     normalise(acc, top, peak)
     first = bx * splits_of_row * SLICES + which
     if splits_of_row > 1:
-        # The CTAs that hold this slice trade rows of O, so that each merges its share of them.
+        # The CTAs that hold this slice send one another rows of O, and each merges a share.
         send_parts(acc, top, inboxes, first, split, splits_of_row, worker)
         inbox.collect(
             o_s, inboxes + (first + split * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)),
@@ -975,7 +978,7 @@ def sparse_mla__cutedsl_sm90a__any_bf16_bt64_st2_cl2_sl2_hb16(
                 cute.arch.mbarrier_init(x_full + i, 1)
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
-    # The other CTAs' barriers must stand before anything is sent to them.
+    # The other CTAs' barriers must be initialised before this CTA sends anything to them.
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()

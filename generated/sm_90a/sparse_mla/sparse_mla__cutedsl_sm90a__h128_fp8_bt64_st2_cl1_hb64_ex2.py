@@ -95,10 +95,10 @@ from dsl_kernels.device.cutedsl import boxes, fragment, grid, scalars, warps, wg
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
-BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
-EXCHANGE = 2  # CTAs of a query that unpack a share of its tokens each and send it on
+BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N
+EXCHANGE = 2  # CTAs of a query; each unpacks a share of its tokens and sends it to the others
 HALF = 256
 LATENT_DIM = 512
 ROPE_DIM = 64
@@ -192,7 +192,7 @@ class Shared:
 
 @cute.jit
 def read_ids(indices, indices_stride_0, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     ids = indices + Int64(row) * indices_stride_0
     first = tile * 64 + lane
     low = warps.load_or(ids + first, first < end, -1)
@@ -202,8 +202,9 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 @cute.jit
 def vote(low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -213,8 +214,9 @@ def vote(low, high, cached):
 
 @cute.jit
 def mask_columns(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
-    valid id.
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
     """
     scale = sm_scale * LOG2_E
     for i in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128):
@@ -227,8 +229,10 @@ def mask_columns(scores, low, high, sm_scale, thread):
 
 @cute.jit
 def softmax_rows(scores, sums, peak, factor):
-    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
-    exceeds one by `rise`.
+    """Replace S by P = exp2(S - maximum).
+
+    The maxima of a warp rise if one of its scores exceeds the row's maximum by `rise`. `factor`
+    rescales what is relative to the old maximum.
     """
     most_0 = fragment.row_most(scores, 0)
     most_1 = fragment.row_most(scores, 1)
@@ -243,13 +247,13 @@ def softmax_rows(scores, sums, peak, factor):
         factor[1] = cutlass.select_(peak[1] == risen, 1.0, warps.exp2(peak[1] - risen))
         peak[1] = risen
         sums[1] = sums[1] * factor[1]
-    # No token of this half may be valid, nor one before it.
+    # The maximum is -inf if no token so far is valid.
     base = cutlass.select_(peak[0] == -Float32.inf, 0.0, peak[0])
     for j in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128 // 4):
         scores[j * 4] = warps.exp2(scores[j * 4] - base)
         scores[j * 4 + 1] = warps.exp2(scores[j * 4 + 1] - base)
     sums[0] = sums[0] + fragment.row_sum(scores, 0)
-    # No token of this half may be valid, nor one before it.
+    # The maximum is -inf if no token so far is valid.
     base = cutlass.select_(peak[1] == -Float32.inf, 0.0, peak[1])
     for j in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128 // 4):
         scores[j * 4 + 2] = warps.exp2(scores[j * 4 + 2] - base)
@@ -259,7 +263,7 @@ def softmax_rows(scores, sums, peak, factor):
 
 @cute.jit
 def share_peak(target, peak, thread):
-    """Leave the maxima that P is below for the other side."""
+    """Leave the maxima that P is relative to for the other side."""
     if thread % 4 == 0:
         mine = target + (thread // 32 * 16 + thread % 32 // 4)
         mine[0] = peak[0]
@@ -268,7 +272,7 @@ def share_peak(target, peak, thread):
 
 @cute.jit
 def store_weights(target, scores, thread):
-    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    """Write P as bf16 in the layout that its product reads. If there are eight heads, they are the rows."""
     for pair in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128 // 8):
         warps.store_matrices(
             warps.piece(
@@ -293,7 +297,7 @@ def rescale_rows(acc, factor):
 
 @cute.jit
 def follow_peak(peak, sums, acc, other, thread):
-    """Raise the maxima to those that the other side's P is below, which are no lower."""
+    """Raise the maxima to those of the other side's P, which are no lower."""
     theirs = other + (thread // 32 * 16 + thread % 32 // 4)
     if warps.any_lane((theirs[0] != peak[0]) | (theirs[HALF_ROWS] != peak[1])):
         factor = cutlass.select_(peak[0] == theirs[0], 1.0, warps.exp2(peak[0] - theirs[0]))
@@ -312,7 +316,7 @@ def follow_peak(peak, sums, acc, other, thread):
 
 @cute.jit
 def load_row_sinks(sinks, attn_sink, head0, thread):
-    """The sink logits of the heads, read long before they are wanted."""
+    """Read the sink logits of a thread's heads, long before they are needed."""
     mine = attn_sink + (head0 + (thread // 32 * 16 + thread % 32 // 4))
     sinks[0] = mine[0]
     sinks[1] = mine[HALF_ROWS]
@@ -320,7 +324,7 @@ def load_row_sinks(sinks, attn_sink, head0, thread):
 
 @cute.jit
 def share_sums_left(sums, red, thread):
-    """Complete this side's sums and leave them for the other."""
+    """Complete this side's sums and leave them for the other side."""
     sums[0] = fragment.quad_sum(sums[0])
     sums[1] = fragment.quad_sum(sums[1])
     own = red
@@ -332,8 +336,9 @@ def share_sums_left(sums, red, thread):
 
 @cute.jit
 def total_rows_left(sums, peak, factor, red, thread):
-    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
-    -inf.
+    """Set `factor` to 1 / sum of both sides, and replace the sums by the base-2 lse.
+
+    An empty row gives 0 and -inf.
     """
     theirs = red + (thread // 32 * 16 + thread % 32 // 4 + HEADS_OF_SIDE)
     total = sums[0] + theirs[0]
@@ -346,7 +351,7 @@ def total_rows_left(sums, peak, factor, red, thread):
 
 @cute.jit
 def leave_part_left(acc, lses, row, head0, split, o_partial, lse_partial, splits, thread):
-    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    """Write a split's normalised part of O, in the order of threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * HEADS + head0) * LATENT_DIM + thread * 4
     for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
@@ -366,10 +371,10 @@ def store_result_rows_left(
     out, out_stride_0, out_stride_1, lse, lse_stride_0, acc, factor, lses, sinks, row, head0, scratch,
     lse_scale, empty_lse, thread, lane
 ):
-    """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
-    beside its sink; and the lse.
+    """Store this side's half of O as bf16, and the lse. O is scaled by `factor`, and each head for its
+    sink.
 
-    The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
+    The rows pass through shared memory, `width` dims at a time, so the stores write whole sectors.
     """
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
@@ -422,10 +427,11 @@ def merge_parts_side_0(
     row, head0, parts, share, shares, out, out_stride_0, out_stride_1, lse, lse_stride_0, o_partial,
     lse_partial, attn_sink, splits, lse_scale, empty_lse, thread
 ):
-    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
-    beside its sink, and store it; and the lse.
+    """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
+    it.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
+    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(2, Float32)
     scale = cute.make_rmem_tensor(2, Float32)
@@ -433,7 +439,7 @@ def merge_parts_side_0(
     for column in cutlass.range_constexpr(2):
         base[column] = Float32(-Float32.inf)
         scale[column] = Float32(0.0)
-    # Each of the lanes that have the same heads looks at some parts.
+    # The lanes with the same heads share out the parts.
     for p in cutlass.range(thread % 4, parts, 4, unroll=2):
         lses = lse_partial + Int64(row * splits + p) * HEADS + head0
         for column in cutlass.range_constexpr(2):
@@ -504,7 +510,7 @@ def merge_parts_side_0(
 
 @cute.jit
 def share_sums_right(sums, red, thread):
-    """Complete this side's sums and leave them for the other."""
+    """Complete this side's sums and leave them for the other side."""
     sums[0] = fragment.quad_sum(sums[0])
     sums[1] = fragment.quad_sum(sums[1])
     own = red + HEADS_OF_SIDE
@@ -516,8 +522,9 @@ def share_sums_right(sums, red, thread):
 
 @cute.jit
 def total_rows_right(sums, peak, factor, red, thread):
-    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
-    -inf.
+    """Set `factor` to 1 / sum of both sides, and replace the sums by the base-2 lse.
+
+    An empty row gives 0 and -inf.
     """
     theirs = red + (thread // 32 * 16 + thread % 32 // 4)
     total = sums[0] + theirs[0]
@@ -530,7 +537,7 @@ def total_rows_right(sums, peak, factor, red, thread):
 
 @cute.jit
 def leave_part_right(acc, row, head0, split, o_partial, splits, thread):
-    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    """Write a split's normalised part of O, in the order of threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * HEADS + head0) * LATENT_DIM + (thread + 4096) * 4
     for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
@@ -545,10 +552,10 @@ def leave_part_right(acc, row, head0, split, o_partial, splits, thread):
 def store_result_rows_right(
     out, out_stride_0, out_stride_1, acc, factor, lses, sinks, row, head0, scratch, thread, lane
 ):
-    """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
-    beside its sink; and the lse.
+    """Store this side's half of O as bf16, and the lse. O is scaled by `factor`, and each head for its
+    sink.
 
-    The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
+    The rows pass through shared memory, `width` dims at a time, so the stores write whole sectors.
     """
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
@@ -594,10 +601,11 @@ def merge_parts_side_1(
     row, head0, parts, share, shares, out, out_stride_0, out_stride_1, o_partial, lse_partial, attn_sink,
     splits, lse_scale, empty_lse, thread
 ):
-    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
-    beside its sink, and store it; and the lse.
+    """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
+    it.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
+    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(2, Float32)
     scale = cute.make_rmem_tensor(2, Float32)
@@ -605,7 +613,7 @@ def merge_parts_side_1(
     for column in cutlass.range_constexpr(2):
         base[column] = Float32(-Float32.inf)
         scale[column] = Float32(0.0)
-    # Each of the lanes that have the same heads looks at some parts.
+    # The lanes with the same heads share out the parts.
     for p in cutlass.range(thread % 4, parts, 4, unroll=2):
         lses = lse_partial + Int64(row * splits + p) * HEADS + head0
         for column in cutlass.range_constexpr(2):
@@ -672,7 +680,7 @@ def merge_parts_side_1(
 
 @cute.jit
 def find_row(id, cached, page_inverse, page_shift, page_gap):
-    """The row of the cache that an id names."""
+    """The row of the cache that an id names, or -1."""
     page = warps.mul_hi(id.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)).to(Int32) >> page_shift
     row = cutlass.select_((id >= 0) & (id < cached), id + page * page_gap, -1)
     return row
@@ -735,7 +743,7 @@ def load_half(words, kv_cache, kv_cache_stride_0, rank, ids, n, thread):
     warps.sync_warp()
     warps.load_vector(words, 12, 4, bytes + 192, inside)
     warps.sync_warp()
-    # Behind all uses of the one before, so that it can take its register.
+    # After all uses of the previous scale, so this one can take its register.
     warps.load_vector(
         words, 40 // EXCHANGE, 1,
         bytes + (
@@ -751,7 +759,7 @@ def load_half(words, kv_cache, kv_cache_stride_0, rank, ids, n, thread):
 
 @cute.jit
 def fetch_half(kv_cache, kv_cache_stride_0, rank, ids, n, thread):
-    """Have the L2 fetch this CTA's share of the tokens of half a tile, a line at a time."""
+    """Prefetch this CTA's share of the tokens of half a tile into the L2, a line at a time."""
     token = warps.shuffle(ids, thread // (4 * EXCHANGE) + rank * (32 // EXCHANGE))
     inside = (token >= 0) & (token < n)
     of_token = kv_cache + Int64(token) * kv_cache_stride_0 + thread % (4 * EXCHANGE) * 128
@@ -760,8 +768,9 @@ def fetch_half(kv_cache, kv_cache_stride_0, rank, ids, n, thread):
 
 @cute.jit
 def renew_half(words, ckv, kpe, to_ckv, to_kpe, kv_cache, kv_cache_stride_0, rank, ids, n, thread):
-    """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these
-    ids; then send the other CTA what was written.
+    """Write this CTA's share of the half tile as bf16 rows. As words become free, read the share of `ids`.
+
+    Then send the written rows to the other CTA.
     """
     scale_0 = warps.shuffle(words[40 // EXCHANGE], thread & 28)
     scale_1 = warps.shuffle(words[40 // EXCHANGE], (thread & 28) + 1)
@@ -811,7 +820,7 @@ def renew_half(words, ckv, kpe, to_ckv, to_kpe, kv_cache, kv_cache_stride_0, ran
     )
     warps.load_vector(words, 12, 4, bytes + 192, inside)
     warps.sync_warp()
-    # Of each panel a warp has eight rows, 1 KB that lie together.
+    # A warp has eight rows of each panel: 1 KB of consecutive memory.
     warps.show_copies()
     warps.send_rows(
         warps.piece(kpe, 8, (thread >> 5) * 8 + rank * 4, 0, (TILE // 2, ROPE_DIM), 128).iterator, to_kpe,
@@ -821,7 +830,7 @@ def renew_half(words, ckv, kpe, to_ckv, to_kpe, kv_cache, kv_cache_stride_0, ran
         warps.piece(ckv, 8, (thread >> 5) * 8, 0, (TILE // 2, LATENT_DIM), 128).iterator, to_ckv, rank ^ 1, 8,
         4, 32
     )
-    # Behind all uses of the one before, so that it can take its register.
+    # After all uses of the previous scale, so this one can take its register.
     warps.load_vector(
         words, 40 // EXCHANGE, 1,
         bytes + (
@@ -869,7 +878,7 @@ def left(
     turn = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -1027,7 +1036,7 @@ def left(
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     boxes.arrive_in_cluster(kv_right_empty + (it - 1) % STAGES, 2)
-            # Not before: over the whole query they would be spilled.
+            # Not earlier: ptxas would spill the sinks if they lived over the whole query.
             load_row_sinks(sinks_left, attn_sink, head0, worker)
             share_sums_left(sums_left, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1046,7 +1055,7 @@ def left(
                     out, out_stride_t, out_stride_h, lse, lse_stride, acc_left, factor_left, sums_left,
                     sinks_left, row, head0, q_s, lse_scale, empty_lse, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
@@ -1104,7 +1113,7 @@ def right(
     turn = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -1196,7 +1205,7 @@ def right(
                 with cute.arch.elect_one():
                     boxes.arrive_in_cluster(kv_right_empty + it % STAGES, 2)
                 it = it + 1
-            # Not before: over the whole query they would be spilled.
+            # Not earlier: ptxas would spill the sinks if they lived over the whole query.
             load_row_sinks(sinks_right, attn_sink, head0, worker)
             share_sums_right(sums_right, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1212,7 +1221,7 @@ def right(
                     out, out_stride_t, out_stride_h, acc_right, factor_right, sums_right, sinks_right, row,
                     head0, q_s + HALF * BLOCK, worker, lane
                 )
-            # What the sides have left for one another is read.
+            # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
@@ -1253,7 +1262,7 @@ def gather_left(
     now = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
@@ -1327,7 +1336,7 @@ def gather_right(
     now = Int32(0)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
+    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = scalars.ceildiv(topk, TILE)
         share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas

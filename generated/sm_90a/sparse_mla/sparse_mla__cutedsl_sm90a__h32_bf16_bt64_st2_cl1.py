@@ -41,7 +41,7 @@ from dsl_kernels.device.cutedsl import grid, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 32  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
 DIMS = 512
 ROPE = 64
@@ -111,7 +111,7 @@ class Shared:
 
 @cute.jit
 def read_ids(indices, indices_stride_0, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     ids = indices + Int64(row) * indices_stride_0
     first = tile * 64 + lane
     low = warps.load_or(ids + first, first < end, -1)
@@ -121,9 +121,9 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 @cute.jit
 def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, thread):
-    """Columns `first` on of a block of heads of one query."""
+    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
     held = cute.make_rmem_tensor(64, cutlass.Uint32)
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for i in cutlass.range_constexpr(16):
         item = i * 128 + thread
         of_head = q + Int64(row) * q_stride_0 + Int64(item // (DIMS // 8)) * q_stride_1
@@ -141,9 +141,9 @@ def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, thread):
 
 @cute.jit
 def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, thread):
-    """Columns `first` on of a block of heads of one query."""
+    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
     held = cute.make_rmem_tensor(8, cutlass.Uint32)
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for i in cutlass.range_constexpr(2):
         item = i * 128 + thread
         of_head = q + Int64(row) * q_stride_0 + Int64(item // (ROPE // 8)) * q_stride_1
@@ -161,8 +161,9 @@ def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, thread):
 
 @cute.jit
 def vote(low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -172,8 +173,9 @@ def vote(low, high, cached):
 
 @cute.jit
 def mask_scores(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
-    valid id.
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
     """
     own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
     scale = sm_scale * LOG2_E
@@ -209,7 +211,7 @@ def leave_maxima(red, scores, thread):
 
 @cute.jit
 def join_maxima(top, red, thread):
-    """The maxima of the heads over the four warps."""
+    """Compute the maxima of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
         cute.autovec_copy(
@@ -220,11 +222,11 @@ def join_maxima(top, red, thread):
 
 @cute.jit
 def online_softmax(scores, sums, acc, peak, top):
-    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+    """Replace S by P = exp2(S - maximum), and rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads. To
-    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
-    saves (docs/performance.md).
+    The sums stay private to each thread until the end: one addition per element, and threads exchange
+    nothing. A rescale only if a maximum has risen much would need a branch around O, and that costs
+    more than it saves (docs/performance.md).
     """
     for group in cutlass.range_constexpr(OWN_SCORES // 4):
         risen = cute.arch.fmax(top[group * 2], peak[group * 2])
@@ -253,7 +255,7 @@ def online_softmax(scores, sums, acc, peak, top):
 
 @cute.jit
 def store_weights(target, scores, thread):
-    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    """Write P as bf16 in the layout that its product reads. If there are eight heads, they are the rows."""
     for pair in cutlass.range_constexpr(OWN_SCORES // 8):
         warps.store_matrices(
             warps.piece(
@@ -281,7 +283,7 @@ def leave_sums(red, sums, thread):
 
 @cute.jit
 def join_sums(top, red, thread):
-    """The sums of the heads over the four warps."""
+    """Compute the sums of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
         cute.autovec_copy(
@@ -292,7 +294,7 @@ def join_sums(top, red, thread):
 
 @cute.jit
 def normalise(acc, top, peak):
-    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    """Divide O by the sums, and replace the sums by the base-2 lse. An empty column gives 0 and -inf."""
     for group in cutlass.range_constexpr(OWN_COLUMNS // 2):
         inverse = cutlass.select_(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
         top[group * 2] = cutlass.select_(
@@ -321,7 +323,7 @@ def write_outputs(
     acc, top, attn_sink, out, out_stride_0, out_stride_1, lse, lse_stride_0, row, lse_scale, empty_lse,
     thread
 ):
-    """The result of a row that one CTA holds whole."""
+    """Write the result of a row that one CTA holds whole."""
     for group in cutlass.range_constexpr(OWN_COLUMNS // 2):
         head = group * 2 // 2 * 8 + thread % 4 * 2 + group * 2 % 2
         to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1
@@ -363,7 +365,7 @@ def write_outputs(
 
 @cute.jit
 def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
-    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    """Write a split's normalised part of O, in the order of threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * HEADS) * LATENT_DIM + thread * 4
     for u in cutlass.range_constexpr(OWN_OUTPUTS // 4):
@@ -383,10 +385,11 @@ def merge_parts(
     row, parts, share, shares, out, out_stride_0, out_stride_1, lse, lse_stride_0, o_partial, lse_partial,
     attn_sink, splits, lse_scale, empty_lse, thread
 ):
-    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
-    beside its sink, and store it; and the lse.
+    """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
+    it.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
+    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     scale = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
@@ -394,7 +397,7 @@ def merge_parts(
     for column in cutlass.range_constexpr(OWN_COLUMNS):
         base[column] = Float32(-Float32.inf)
         scale[column] = Float32(0.0)
-    # Each of the lanes that have the same heads looks at some parts.
+    # The lanes with the same heads share out the parts.
     for p in cutlass.range(thread % 32 // 4, parts, 8, unroll=2):
         lses = lse_partial + Int64(row * splits + p) * HEADS
         for column in cutlass.range_constexpr(OWN_COLUMNS):
@@ -470,10 +473,10 @@ def merge_parts(
 
 @cute.jit
 def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
-    16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3
+    % slower.
     """
     low_row = low
     high_row = high
@@ -491,7 +494,8 @@ def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
 
 @cute.jit
 def copy_rows_ckv_s(target, cache, cache_stride_0, low, high, n, thread):
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+    """Start the copies of `columns` columns of a tile's rows, from `first` on; zeros if an id names no
+    row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
@@ -527,7 +531,8 @@ def copy_rows_ckv_s(target, cache, cache_stride_0, low, high, n, thread):
 
 @cute.jit
 def copy_rows_kpe_s(target, cache, cache_stride_0, low, high, n, thread):
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+    """Start the copies of `columns` columns of a tile's rows, from `first` on; zeros if an id names no
+    row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """

@@ -51,9 +51,9 @@ from dsl_kernels.device.cutedsl import grid, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 8  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
-CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
+CLUSTER = 2  # splits of a row that form a cluster and share out the merge
 STAGED_HALVES = 3
 DIMS = 512
 ROPE = 64
@@ -130,7 +130,7 @@ class Shared:
 
 @cute.jit
 def read_ids(indices, indices_stride_0, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     ids = indices + Int64(row) * indices_stride_0
     first = tile * 64 + lane
     low = warps.load_or(ids + first, first < end, -1)
@@ -140,9 +140,9 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 @cute.jit
 def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, thread):
-    """Columns `first` on of a block of heads of one query."""
+    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
     held = cute.make_rmem_tensor(16, cutlass.Uint32)
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for i in cutlass.range_constexpr(4):
         item = i * 128 + thread
         of_head = q + Int64(row) * q_stride_0 + Int64(item // (DIMS // 8)) * q_stride_1
@@ -160,9 +160,9 @@ def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, thread):
 
 @cute.jit
 def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, thread):
-    """Columns `first` on of a block of heads of one query."""
+    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
     held = cute.make_rmem_tensor(4, cutlass.Uint32)
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for i in cutlass.range_constexpr(1):
         item = i * 128 + thread
         of_head = q + Int64(row) * q_stride_0 + Int64(item // (ROPE // 8)) * q_stride_1
@@ -180,8 +180,9 @@ def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, thread):
 
 @cute.jit
 def vote(low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -191,8 +192,9 @@ def vote(low, high, cached):
 
 @cute.jit
 def mask_scores(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
-    valid id.
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
     """
     own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
     scale = sm_scale * LOG2_E
@@ -228,7 +230,7 @@ def leave_maxima(red, scores, thread):
 
 @cute.jit
 def join_maxima(top, red, thread):
-    """The maxima of the heads over the four warps."""
+    """Compute the maxima of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
         cute.autovec_copy(
@@ -239,11 +241,11 @@ def join_maxima(top, red, thread):
 
 @cute.jit
 def online_softmax(scores, sums, acc, peak, top):
-    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+    """Replace S by P = exp2(S - maximum), and rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads. To
-    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
-    saves (docs/performance.md).
+    The sums stay private to each thread until the end: one addition per element, and threads exchange
+    nothing. A rescale only if a maximum has risen much would need a branch around O, and that costs
+    more than it saves (docs/performance.md).
     """
     for group in cutlass.range_constexpr(1):
         risen = cute.arch.fmax(top[group * 2], peak[group * 2])
@@ -272,7 +274,7 @@ def online_softmax(scores, sums, acc, peak, top):
 
 @cute.jit
 def store_weights(target, scores, thread):
-    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    """Write P as bf16 in the layout that its product reads. If there are eight heads, they are the rows."""
     warps.store_matrices(
         warps.piece(
             target, 8, thread % 32 % 8, thread // 32 * 16 + thread % 32 // 8 % 2 * 8, (HEADS, TILE), 128
@@ -298,7 +300,7 @@ def leave_sums(red, sums, thread):
 
 @cute.jit
 def join_sums(top, red, thread):
-    """The sums of the heads over the four warps."""
+    """Compute the sums of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
         cute.autovec_copy(
@@ -309,7 +311,7 @@ def join_sums(top, red, thread):
 
 @cute.jit
 def normalise(acc, top, peak):
-    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    """Divide O by the sums, and replace the sums by the base-2 lse. An empty column gives 0 and -inf."""
     for group in cutlass.range_constexpr(1):
         inverse = cutlass.select_(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
         top[group * 2] = cutlass.select_(
@@ -335,7 +337,7 @@ def normalise(acc, top, peak):
 
 @cute.jit
 def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
-    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    """Write a split's normalised part of O, in the order of threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * HEADS) * LATENT_DIM + thread * 4
     for u in cutlass.range_constexpr(OWN_OUTPUTS // 4):
@@ -355,10 +357,11 @@ def merge_parts(
     row, parts, share, out, out_stride_0, out_stride_1, lse, lse_stride_0, o_partial, lse_partial, attn_sink,
     splits, lse_scale, empty_lse, thread
 ):
-    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
-    beside its sink, and store it; and the lse.
+    """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
+    it.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
+    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     scale = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
@@ -366,7 +369,7 @@ def merge_parts(
     for column in cutlass.range_constexpr(OWN_COLUMNS):
         base[column] = Float32(-Float32.inf)
         scale[column] = Float32(0.0)
-    # Each of the lanes that have the same heads looks at some parts.
+    # The lanes with the same heads share out the parts.
     for p in cutlass.range(thread % 32 // 4, parts, 8, unroll=2):
         lses = lse_partial + Int64(row * splits + p) * HEADS
         for column in cutlass.range_constexpr(OWN_COLUMNS):
@@ -437,11 +440,11 @@ def merge_parts(
 
 @cute.jit
 def unpack_tokens_half_0(ckv, kpe, raw, raw_pe, scales, thread):
-    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
-    the tile's or the second.
+    """Write half a tile of staged tokens as bf16 rows, each value rounded once, with eight threads per
+    token.
 
-    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2,
-    so that what they read falls into distinct banks, and so does what they write.
+    `half` is 0 or 1. Of eight lanes, four have pieces of one row and four have pieces of the row whose
+    number differs in bits 0 and 2. Their reads then go to distinct banks, and so do their writes.
     """
     piece = thread & 3 | thread >> 1 & 4
     own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
@@ -450,7 +453,7 @@ def unpack_tokens_half_0(ckv, kpe, raw, raw_pe, scales, thread):
     factors = cute.make_rmem_tensor(4, Int32)
     beside = cute.make_rmem_tensor(8, cutlass.BFloat16)
     cute.autovec_copy(warps.piece(scales, 4, own, 0, (TILE // 2, 4), 0), factors)
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for panel in cutlass.range_constexpr(4):
         cute.autovec_copy(
             warps.piece(raw, 4, own, panel * 32 + piece * 4, (TILE // 2, LATENT_DIM // 4), 128),
@@ -468,11 +471,11 @@ def unpack_tokens_half_0(ckv, kpe, raw, raw_pe, scales, thread):
 
 @cute.jit
 def unpack_tokens_half_1(ckv, kpe, raw, raw_pe, scales, thread):
-    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
-    the tile's or the second.
+    """Write half a tile of staged tokens as bf16 rows, each value rounded once, with eight threads per
+    token.
 
-    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2,
-    so that what they read falls into distinct banks, and so does what they write.
+    `half` is 0 or 1. Of eight lanes, four have pieces of one row and four have pieces of the row whose
+    number differs in bits 0 and 2. Their reads then go to distinct banks, and so do their writes.
     """
     piece = thread & 3 | thread >> 1 & 4
     own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
@@ -481,7 +484,7 @@ def unpack_tokens_half_1(ckv, kpe, raw, raw_pe, scales, thread):
     factors = cute.make_rmem_tensor(4, Int32)
     beside = cute.make_rmem_tensor(8, cutlass.BFloat16)
     cute.autovec_copy(warps.piece(scales, 4, own, 0, (TILE // 2, 4), 0), factors)
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for panel in cutlass.range_constexpr(4):
         cute.autovec_copy(
             warps.piece(raw, 4, own, panel * 32 + piece * 4, (TILE // 2, LATENT_DIM // 4), 128),
@@ -499,10 +502,10 @@ def unpack_tokens_half_1(ckv, kpe, raw, raw_pe, scales, thread):
 
 @cute.jit
 def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
-    16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3
+    % slower.
     """
     low_row = low
     high_row = high
@@ -520,8 +523,9 @@ def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
 
 @cute.jit
 def copy_tokens(raw, raw_pe, scales, kv_cache, kv_cache_stride_0, ids, n, thread):
-    """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an
-    id names no row.
+    """Start the copies of half a tile's 656-byte tokens as they are, with eight threads per token.
+
+    A token becomes zeros if its id names no row.
     """
     for r in cutlass.range_constexpr(2):
         row = r * 16 + (thread >> 3)

@@ -41,7 +41,7 @@ PASS_CONFIGS = leaf.PASS_CONFIGS
 RESIDENT = "all_resident"
 
 HEADS = 16  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
 DIMS = 512
 ATTEND_BARRIER = 1
@@ -55,7 +55,7 @@ LATENT_DIM = 512
 
 @T.macro
 def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     first = tile * 64 + lane
     low = warps.load_or(indices[row, first], first < end, -1)
     high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
@@ -63,9 +63,9 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 
 @T.macro
 def load_queries(target, q, row, thread):
-    """Columns `first` on of a block of heads of one query."""
+    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
     held = T.alloc_local((32,), "uint32")
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for i in T.unroll(8):
         item = i * 128 + thread
         warps.load_vector(
@@ -82,8 +82,9 @@ def load_queries(target, q, row, thread):
 
 @T.macro
 def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -92,8 +93,9 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
 
 @T.macro
 def mask_scores(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
-    valid id.
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
     """
     own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
@@ -136,7 +138,7 @@ def leave_maxima(red, scores, thread):
 
 @T.macro
 def join_maxima(top, red, thread):
-    """The maxima of the heads over the four warps."""
+    """Compute the maxima of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
     for column in T.unroll(OWN_COLUMNS):
         for part in T.vectorized(4):
@@ -148,11 +150,11 @@ def join_maxima(top, red, thread):
 
 @T.macro
 def online_softmax(scores, sums, acc, peak, top):
-    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+    """Replace S by P = exp2(S - maximum), and rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads. To
-    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
-    saves (docs/performance.md).
+    The sums stay private to each thread until the end: one addition per element, and threads exchange
+    nothing. A rescale only if a maximum has risen much would need a branch around O, and that costs
+    more than it saves (docs/performance.md).
     """
     for group in T.unroll(OWN_SCORES // 4):
         risen = T.max(top[group * 2], peak[group * 2])
@@ -181,7 +183,7 @@ def online_softmax(scores, sums, acc, peak, top):
 
 @T.macro
 def store_weights(target, scores, thread):
-    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    """Write P as bf16 in the layout that its product reads. If there are eight heads, they are the rows."""
     for pair in T.unroll(1):
         warps.store_matrices(
             target[
@@ -212,7 +214,7 @@ def leave_sums(red, sums, thread):
 
 @T.macro
 def join_sums(top, red, thread):
-    """The sums of the heads over the four warps."""
+    """Compute the sums of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
     for column in T.unroll(OWN_COLUMNS):
         for part in T.vectorized(4):
@@ -224,7 +226,7 @@ def join_sums(top, red, thread):
 
 @T.macro
 def normalise(acc, top, peak):
-    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    """Divide O by the sums, and replace the sums by the base-2 lse. An empty column gives 0 and -inf."""
     for group in T.unroll(OWN_COLUMNS // 2):
         inverse = T.if_then_else(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
         top[group * 2] = T.if_then_else(
@@ -251,7 +253,7 @@ def normalise(acc, top, peak):
 
 @T.macro
 def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, empty_lse, thread):
-    """The result of a row that one CTA holds whole."""
+    """Write the result of a row that one CTA holds whole."""
     for group in T.unroll(OWN_COLUMNS // 2):
         head = T.truncdiv(group * 2, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2, 2)
         kept = T.if_then_else(
@@ -291,7 +293,7 @@ def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, empty_lse, thre
 
 @T.macro
 def leave_part(acc, lses, row, split, o_partial, lse_partial, thread):
-    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    """Write a split's normalised part of O, in the order of threads, and its lses, for `merge_parts`."""
     four = T.alloc_local((4,), "float32")
     for u in T.unroll(OWN_OUTPUTS // 4):
         four[0] = acc[u * 4]
@@ -311,10 +313,11 @@ def leave_part(acc, lses, row, split, o_partial, lse_partial, thread):
 def merge_parts(
     row, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, lse_scale, empty_lse, thread
 ):
-    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
-    beside its sink, and store it; and the lse.
+    """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
+    it.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
+    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    gives 0 and `empty_lse`.
     """
     base = T.alloc_local((OWN_COLUMNS,), "float32")
     scale = T.alloc_local((OWN_COLUMNS,), "float32")
@@ -322,7 +325,7 @@ def merge_parts(
     for column in T.unroll(OWN_COLUMNS):
         base[column] = -T.infinity("float32")
         scale[column] = 0.0
-    # Each of the lanes that have the same heads looks at some parts.
+    # The lanes with the same heads share out the parts.
     for p in T.unroll(T.truncdiv(T.truncmod(thread, 32), 4), parts, 8, unroll_factor=2):
         for column in T.unroll(OWN_COLUMNS):
             base[column] = T.max(
@@ -417,10 +420,10 @@ def merge_parts(
 
 @T.macro
 def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_inverse, page_shift, page_gap):
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
-    16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3
+    % slower.
     """
     low_row = low
     high_row = high
@@ -437,7 +440,8 @@ def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_inverse, 
 
 @T.macro
 def copy_rows(target, target_slot, cache, low, high, n, thread):
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+    """Start the copies of `columns` columns of a tile's rows, from `first` on; zeros if an id names no
+    row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """

@@ -49,9 +49,9 @@ from dsl_kernels.kernels.sparse_mla import tilelang as leaf
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 HEADS = 8  # query heads
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 STAGES = 2  # gathered tiles in flight
-CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
+CLUSTER = 2  # splits of a row that form a cluster and share out the merge
 STAGED_HALVES = 4
 DIMS = 512
 ATTEND_BARRIER = 1
@@ -66,7 +66,7 @@ ROPE_DIM = 64
 
 @T.macro
 def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     first = tile * 64 + lane
     low = warps.load_or(indices[row, first], first < end, -1)
     high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
@@ -74,9 +74,9 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 
 @T.macro
 def load_queries(target, q, row, thread):
-    """Columns `first` on of a block of heads of one query."""
+    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
     held = T.alloc_local((16,), "uint32")
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for i in T.unroll(4):
         item = i * 128 + thread
         warps.load_vector(
@@ -93,8 +93,9 @@ def load_queries(target, q, row, thread):
 
 @T.macro
 def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -103,8 +104,9 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
 
 @T.macro
 def mask_scores(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
-    valid id.
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
     """
     own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
@@ -147,7 +149,7 @@ def leave_maxima(red, scores, thread):
 
 @T.macro
 def join_maxima(top, red, thread):
-    """The maxima of the heads over the four warps."""
+    """Compute the maxima of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
     for column in T.unroll(OWN_COLUMNS):
         for part in T.vectorized(4):
@@ -159,11 +161,11 @@ def join_maxima(top, red, thread):
 
 @T.macro
 def online_softmax(scores, sums, acc, peak, top):
-    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+    """Replace S by P = exp2(S - maximum), and rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads. To
-    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
-    saves (docs/performance.md).
+    The sums stay private to each thread until the end: one addition per element, and threads exchange
+    nothing. A rescale only if a maximum has risen much would need a branch around O, and that costs
+    more than it saves (docs/performance.md).
     """
     for group in T.unroll(1):
         risen = T.max(top[group * 2], peak[group * 2])
@@ -192,7 +194,7 @@ def online_softmax(scores, sums, acc, peak, top):
 
 @T.macro
 def store_weights(target, scores, thread):
-    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    """Write P as bf16 in the layout that its product reads. If there are eight heads, they are the rows."""
     warps.store_matrices(
         target[
             T.truncmod(T.truncmod(thread, 32), 8),
@@ -222,7 +224,7 @@ def leave_sums(red, sums, thread):
 
 @T.macro
 def join_sums(top, red, thread):
-    """The sums of the heads over the four warps."""
+    """Compute the sums of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
     for column in T.unroll(OWN_COLUMNS):
         for part in T.vectorized(4):
@@ -234,7 +236,7 @@ def join_sums(top, red, thread):
 
 @T.macro
 def normalise(acc, top, peak):
-    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    """Divide O by the sums, and replace the sums by the base-2 lse. An empty column gives 0 and -inf."""
     for group in T.unroll(1):
         inverse = T.if_then_else(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
         top[group * 2] = T.if_then_else(
@@ -261,7 +263,7 @@ def normalise(acc, top, peak):
 
 @T.macro
 def leave_part(acc, lses, row, split, o_partial, lse_partial, thread):
-    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    """Write a split's normalised part of O, in the order of threads, and its lses, for `merge_parts`."""
     four = T.alloc_local((4,), "float32")
     for u in T.unroll(OWN_OUTPUTS // 4):
         four[0] = acc[u * 4]
@@ -279,10 +281,11 @@ def leave_part(acc, lses, row, split, o_partial, lse_partial, thread):
 
 @T.macro
 def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, lse_scale, empty_lse, thread):
-    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
-    beside its sink, and store it; and the lse.
+    """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
+    it.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
+    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    gives 0 and `empty_lse`.
     """
     base = T.alloc_local((OWN_COLUMNS,), "float32")
     scale = T.alloc_local((OWN_COLUMNS,), "float32")
@@ -290,7 +293,7 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
     for column in T.unroll(OWN_COLUMNS):
         base[column] = -T.infinity("float32")
         scale[column] = 0.0
-    # Each of the lanes that have the same heads looks at some parts.
+    # The lanes with the same heads share out the parts.
     for p in T.unroll(T.truncdiv(T.truncmod(thread, 32), 4), parts, 8, unroll_factor=2):
         for column in T.unroll(OWN_COLUMNS):
             base[column] = T.max(
@@ -381,8 +384,9 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
 
 @T.macro
 def unpack_v4_tokens_half_0(ckv, ckv_slot, raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, thread):
-    """Write staged tokens as bf16 rows as `unpack_tokens` does: 448 dims with a UE8M0 scale for each 64,
-    and 64 that are bf16.
+    """Write staged tokens as bf16 rows as `unpack_tokens` does.
+
+    448 dims have a UE8M0 scale for each 64 dims, and 64 dims are bf16.
     """
     piece = thread & 3 | thread >> 1 & 4
     own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
@@ -392,7 +396,7 @@ def unpack_v4_tokens_half_0(ckv, ckv_slot, raw, raw_slot, raw_pe, raw_pe_slot, s
     beside = T.alloc_local((8,), "bfloat16")
     for part in T.vectorized(2):
         exponents[part] = scales[scales_slot, own, 0 + part]
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for panel in T.unroll(4):
         for part in T.vectorized(4):
             words[panel * 4 + part] = raw[raw_slot, own, panel * 32 + piece * 4 + part]
@@ -424,8 +428,9 @@ def unpack_v4_tokens_half_0(ckv, ckv_slot, raw, raw_slot, raw_pe, raw_pe_slot, s
 
 @T.macro
 def unpack_v4_tokens_half_1(ckv, ckv_slot, raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, thread):
-    """Write staged tokens as bf16 rows as `unpack_tokens` does: 448 dims with a UE8M0 scale for each 64,
-    and 64 that are bf16.
+    """Write staged tokens as bf16 rows as `unpack_tokens` does.
+
+    448 dims have a UE8M0 scale for each 64 dims, and 64 dims are bf16.
     """
     piece = thread & 3 | thread >> 1 & 4
     own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
@@ -435,7 +440,7 @@ def unpack_v4_tokens_half_1(ckv, ckv_slot, raw, raw_slot, raw_pe, raw_pe_slot, s
     beside = T.alloc_local((8,), "bfloat16")
     for part in T.vectorized(2):
         exponents[part] = scales[scales_slot, own, 0 + part]
-    # All reads before the first write, which a compiler would not move them past.
+    # All reads come before the first write: a compiler moves no read past a write.
     for panel in T.unroll(4):
         for part in T.vectorized(4):
             words[panel * 4 + part] = raw[raw_slot, own, panel * 32 + piece * 4 + part]
@@ -470,8 +475,9 @@ def copy_v4_tokens(
     raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, kv_pages, ids, cached, page_inverse, page_shift,
     page_size, thread
 ):
-    """Start the copies of half a tile's 584-byte tokens as they are, eight threads a token; zeros where an
-    id names no row.
+    """Start the copies of half a tile's 584-byte tokens as they are, with eight threads per token.
+
+    A token becomes zeros if its id names no row.
     """
     for r in T.unroll(2):
         row = r * 16 + (thread >> 3)

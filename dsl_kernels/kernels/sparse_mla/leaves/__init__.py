@@ -1,1 +1,1 @@
-"""Leaves of sparse MLA, by their text: ids and gathers, scores and softmax, results, and Blackwell's schedules."""
+"""Leaves of sparse MLA, by their text: ids, gathers, scores, softmax, results, and Blackwell's schedules."""

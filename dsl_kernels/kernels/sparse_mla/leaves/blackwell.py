@@ -1,9 +1,9 @@
-"""Leaves of sparse MLA on tcgen05 by their text: tokens on M, heads on N, accumulators in tensor memory.
+"""Leaves of sparse MLA on tcgen05, by their text: tokens on M, heads on N, accumulators in tensor memory.
 
-A key tile is 64 tokens. A thread reads of its scores what it would have of a Hopper accumulator of that shape, so Hopper's
-leaves with heads on N serve here, too. Of O^T, four accumulators of 128 latent dims side by side, a thread has one dim of
-each. Heads are padded to what one product takes; the padded ones have zero queries and are not written. Exponents are base
-2: logits carry log2(e).
+A key tile has 64 tokens. A thread reads the same scores that it would have in a Hopper accumulator of that
+shape, so Hopper's leaves with heads on N serve here too. O^T is four accumulators of 128 latent dims, one
+after another in the columns, and a thread has one dim of each. Heads are padded to the least number that a
+product takes. The padding has zero queries and is not written. Exponents are base 2: logits carry log2(e).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from .softmax import (
 UNIT = 128
 """Latent dims of an accumulator."""
 AT_ONCE = 8
-"""Splits whose partials are in flight together."""
+"""Splits whose partial results are in flight together."""
 
 
 @moves(loaded=lambda head_block, columns: head_block * columns * 2)
@@ -77,8 +77,9 @@ def copy_block(
     m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
     head_block: int, columns: int, heads: Int32 | None, at_once: int | None,
 ) -> None:  # fmt: skip
-    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
-    # The places of so many are found together and anew: those of all, held from query to query, take registers that 64 heads need.
+    """Start the copies of a block of heads of one query. The target's padding becomes zero."""
+    # With `at_once`, the addresses of so many copies are computed together, and anew for each query.
+    # Addresses of all copies, held from query to query, would take registers that 64 heads need.
     pieces = columns // 8
     count = target.shape[0] * pieces // THREADS
     thread = m.thread if at_once is None else anew(m.thread)
@@ -92,13 +93,13 @@ def copy_block(
 
 @by_text
 def spread_ids(m: LeafRecorder, rows: Registers[Int32], low: Int32, high: Int32) -> None:
-    """Every id of a tile to all lanes."""
+    """Give all ids of a tile to all lanes."""
     for i in range(rows.size):
         rows[i] = shuffle(low if i < WARP else high, i % WARP)
 
 
 UNIT_WORDS = 8
-"""Words that a lane has of a unit of a token: a token lies in four lanes, which have all of its scales."""
+"""Words of a lane for a unit of a token. Four lanes hold a token, and each of them has all of its scales."""
 
 
 @moves(loaded=lambda low: 2 * WARP * 128 if low >= 0 else 0)
@@ -107,7 +108,7 @@ def load_words(
     m: LeafRecorder, words: Registers[Uint32], at: Int32, kv_cache: Global[Uint8], first: Int32, low: Int32,
     high: Int32, n: Int32,
 ) -> None:  # fmt: skip
-    """Read 16 bytes of a lane's two tokens, and again 64 further on."""
+    """Read 16 bytes of each of a lane's two tokens, and again 16 bytes, 64 bytes after these."""
     for half, ids in enumerate((low, high)):
         place, inside = cache_row(m, ids, m.thread // 4, n)
         token = kv_cache.row("token", place, first=first + m.thread % 4 * 16)
@@ -128,7 +129,7 @@ def load_scales(
 
 @by_text
 def take_scales(m: LeafRecorder, words: Registers[Uint32], scales: Registers[Uint32]) -> None:
-    """Make the scales that came in the last words of each token."""
+    """Move the scales that have arrived into the last words of each token."""
     each, count = words.size // 2, scales.size // 2
     for half in range(2):
         for i in range(count):
@@ -137,7 +138,10 @@ def take_scales(m: LeafRecorder, words: Registers[Uint32], scales: Registers[Uin
 
 @by_text
 def write_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint32], unit: Int32) -> None:
-    """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns, as they are."""
+    """Write a unit as bf16, each value rounded once from e4m3 times its scale.
+
+    The unit after the last one has the rope columns, which are written as they are.
+    """
     lane, rope = m.thread % 4, target.shape[1] == ROPE_DIM
     for half in range(2):
         row, own = half * WARP + m.thread // 4, half * TOKEN_WORDS
@@ -151,7 +155,7 @@ def write_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint3
 
 
 V4_WORDS = 3 * UNIT_WORDS + 4 + 8 + 2
-"""Words of a token of DeepSeek-V4: three units of fp8 values and half of one, the rope dims, and the scales."""
+"""Words of a token of DeepSeek-V4: three and a half units of fp8 values, the rope dims, and the scales."""
 
 
 @moves(loaded=lambda low, unit: 2 * WARP * (V4_ROW_BYTES - 3 * 128 if unit == 3 else 128) if low >= 0 else 0)
@@ -160,7 +164,7 @@ def load_v4_unit(
     m: LeafRecorder, words: Registers[Uint32], unit: int, kv_pages: Global[Uint8], low: Int32, high: Int32,
     cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
 ) -> None:  # fmt: skip
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
+    """Read a unit of a lane's two 584-byte tokens. The last unit includes the rope dims."""
     for half, ids in enumerate((low, high)):
         page, slot, inside = v4_token(
             m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
@@ -169,7 +173,7 @@ def load_v4_unit(
         values = kv_pages.row(
             "values", page, first=slot * V4_ROW_BYTES + unit * (2 * V4_GROUP) + m.thread % 4 * 16
         )
-        # Three times 64 bytes with the last unit: half of it, and the rope dims after that.
+        # The last unit is three pieces of 64 bytes: half a unit of fp8 values, then the rope dims.
         for piece in range(3 if unit == 3 else 2):
             m.do(load_vector(words, own + piece * 4, 4, values.at(piece * 64), inside))
 
@@ -177,8 +181,8 @@ def load_v4_unit(
 @moves(loaded=lambda low: 2 * WARP * V4_SCALE_BYTES if low >= 0 else 0)
 @by_text
 def load_v4_scales(
-    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32, cached: Int32,
-    page_inverse: Int32, page_shift: Int32, page_size: Int32,
+    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32,
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
 ) -> None:  # fmt: skip
     """Read the scales of a lane's two 584-byte tokens, the same in all lanes of a token."""
     for half, ids in enumerate((low, high)):
@@ -191,7 +195,10 @@ def load_v4_scales(
 
 @by_text
 def write_v4_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint32], unit: int) -> None:
-    """Write a unit as bf16, each value once rounded from e4m3 times its scale; the last one's second half as it is."""
+    """Write a unit as bf16, each value rounded once from e4m3 times its scale.
+
+    The second half of the last unit is written as it is.
+    """
     lane = m.thread % 4
     for half in range(2):
         row, first = half * WARP + m.thread // 4, half * V4_WORDS
@@ -236,9 +243,9 @@ def load_v41_unit(
 @moves(loaded=lambda low: 2 * WARP * V41_SCALE_BYTES if low >= 0 else 0)
 @by_text
 def load_v41_scales(
-    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32, cached: Int32,
-    page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32, scales_at: Int32,
-    scale_bytes: Int32,
+    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32,
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32,
+    scales_at: Int32, scale_bytes: Int32,
 ) -> None:  # fmt: skip
     """Read the scales of a lane's two tokens of DeepSeek-V4.1, the same in all lanes of a token."""
     for half, ids in enumerate((low, high)):
@@ -251,7 +258,7 @@ def load_v41_scales(
 
 @by_text
 def write_v41_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint32], unit: int) -> None:
-    """Write a unit as bf16, each value once rounded from e4m3 times its scale, of which there is one for 32 dims."""
+    """Write a unit as bf16, each value rounded once from e4m3 times the scale of its 32 dims."""
     for half in range(2):
         row, first = half * WARP + m.thread // 4, half * V41_WORDS
         scales = first + 4 * UNIT_WORDS + unit
@@ -266,9 +273,10 @@ def take_maxima(
     m: LeafRecorder, grown: Sets[Boolean], top: Registers[Float32], peak: Registers[Float32],
     red: Shared[Float32], rise: int,
 ) -> None:  # fmt: skip
-    """The maxima of the heads over the four warps.
+    """Compute the maxima of the heads over the four warps.
 
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every warp.
+    `grown` tells whether one rose more than `rise` powers of two above its reference. It is the same in every
+    warp.
     """
     join_maxima(m, top, red)
     above: Boolean = False
@@ -282,7 +290,7 @@ def raise_reference(
     m: LeafRecorder, peak: Registers[Float32], top: Registers[Float32], sums: Registers[Float32],
     stat_s: Shared[Float32],
 ) -> None:  # fmt: skip
-    """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
+    """Raise the reference to the maximum: rescale the running sums, and leave each head's factor for O."""
     for column in unrolled(peak.size):
         highest = maximum(top[column], peak[column])
         factor = exp2(peak[column] - highest)
@@ -296,7 +304,7 @@ def raise_reference(
 def weigh_tokens(
     m: LeafRecorder, scores: Registers[Float32], sums: Registers[Float32], peak: Registers[Float32],
 ) -> None:  # fmt: skip
-    """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
+    """Replace S by P = exp2(S - reference), and add P to this thread's running sums."""
     for i in unrolled(scores.size):
         column = inline(i // 4 * 2 + i % 2)
         scores[i] = exp2(scores[i] - peak[column])
@@ -311,7 +319,10 @@ def finish_columns(
     attn_sink: Global[Float32], padded: int | Int32, head_block: int, splits: Int32, lse_scale: Float32,
     empty_lse: Float32, heads: Int32 | None,
 ) -> None:  # fmt: skip
-    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a row has no split."""
+    """Write the lse of each head, and compute the factor that normalises its O^T, from sums and reference.
+
+    If the row is not split, the factor includes the sink.
+    """
     if split is None:
         of_heads = lses.row("of_heads", row, first=head0)
     else:
@@ -330,13 +341,13 @@ def finish_columns(
 
 
 def _parts(held, heads):
-    """In how many parts a thread holds so many heads of an accumulator, one after the other."""
+    """In how many parts a thread holds `heads` heads of an accumulator, one part after another."""
     return ceildiv(heads, held.size)
 
 
 @recorded
 def _load_factors(m, held, stat_s, heads, step):
-    """Of a step through the four accumulators, part after part: its first head, and the factors of its heads."""
+    """For a step through the parts of the four accumulators: its first head, and the factors of its heads."""
     parts = _parts(held, heads)
     first = step % parts * held.size if parts > 1 else 0
     factors = m.local("factors", min(heads, held.size), "float32")
@@ -349,7 +360,7 @@ def _load_factors(m, held, stat_s, heads, step):
 def rescale_output(
     m: LeafRecorder, acc: Tensor[Float32], held: Registers[Float32], stat_s: Shared[Float32], padded: int,
 ) -> None:  # fmt: skip
-    """O^T times each head's factor."""
+    """Multiply O^T by each head's factor."""
     for step in rolled(LATENT_DIM // UNIT * _parts(held, padded)):
         _, factors = _load_factors(m, held, stat_s, padded, step)
         m.do(load_columns(held, acc, step * held.size, m.thread))
@@ -365,7 +376,10 @@ def write_output(
     split: Int32 | None, some: Boolean, held: Registers[Float32], stat_s: Shared[Float32],
     padded: int | Int32, head_block: int, splits: Int32, heads: Int32 | None,
 ) -> None:  # fmt: skip
-    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    """Write O^T times each head's factor, into the row or into a split's part of the row.
+
+    Without `some` live tile it writes zeros.
+    """
     parts = _parts(held, head_block)
     for step in rolled(LATENT_DIM // UNIT * parts):
         first, factors = _load_factors(m, held, stat_s, head_block, step)
@@ -392,7 +406,10 @@ def merge_heads(
     lse: Writes[Global[Float32]], padded: int | Int32, head_block: int, splits: Int32, lse_scale: Float32,
     empty_lse: Float32, heads: Int32 | None, parts: Int32 | None,
 ) -> None:  # fmt: skip
-    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives 0 and `empty_lse`."""
+    """Write the weighted sum of the splits for a share of the heads, with four dims per thread.
+
+    A row without ids gives 0 and `empty_lse`.
+    """
     # A row may have fewer parts than there is room for.
     left = inline(splits if parts is None else parts)
     four, merged = m.local("four", 4, "float32"), m.local("merged", 4, "float32")

@@ -1,6 +1,6 @@
-"""Leaves that read the ids of sparse MLA on Hopper and gather the rows that they name, and queries, by their text.
+"""Leaves that read ids of sparse MLA on Hopper, gather the rows of these ids and copy queries, by their text.
 
-A tile has TILE tokens, of which a lane has two ids: `low` of the first 32, `high` of the next.
+A tile has TILE tokens. A lane has two of the tile's ids: `low` among the first 32, `high` among the next 32.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ....tile.text import ceildiv, minimum, select
 
 TILE, THREADS = 64, 128
 HEADS = Size(64, "HEADS_OF_SIDE")
-"""Heads of a side, where they lie on M."""
+"""Heads of a side, if heads are on M."""
 
 
 @longest(lambda tile, end: (0, 0) if tile * TILE < end else (-1, -1))
@@ -51,7 +51,7 @@ def read_ids(
     m: LeafRecorder, low: Sets[Int32], high: Sets[Int32], indices: Global[Int32], row: Int32, tile: Int32,
     end: Int32,
 ) -> None:  # fmt: skip
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     ids = indices.row("ids", row)
     first = tile * TILE + m.lane
     low = load_or(ids.at(first), first < end, -1)
@@ -59,7 +59,7 @@ def read_ids(
 
 
 def _valid(token, n):
-    """Whether a number is that of one of `n` rows or tokens; -1 is padding."""
+    """Whether `token` is the number of one of `n` rows or tokens; -1 is padding."""
     return (token >= 0) & (token < n)
 
 
@@ -69,20 +69,23 @@ def vote(
     m: LeafRecorder, in_low: Sets[Int32], in_high: Sets[Int32], live: Sets[Boolean], low: Int32, high: Int32,
     cached: Int32,
 ) -> None:  # fmt: skip
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
+    """
     in_low = ballot(_valid(low, cached))
     in_high = ballot(_valid(high, cached))
     live = (in_low | in_high) != 0
 
 
 def page_of(id, page_inverse, page_shift):
-    """The page of an id below 2^30, as `kernels.sparse_mla.forms.page_of`."""
+    """The page of an id below 2^30, as `kernels.sparse_mla.forms.page_of` computes it."""
     return mul_hi(id.to("uint32") << 2, page_inverse.to("uint32")).to("int32") >> page_shift
 
 
 @recorded
 def _row_of(m, id, cached, page_inverse, page_shift, page_gap, which=""):
-    """The row of the cache that an id names, where `page_gap` rows lie between pages; -1 if it names no token."""
+    """The row of the cache that an id names, with `page_gap` rows between pages; -1 if it names no token."""
     page = named(f"{which}page", page_of(id, page_inverse, page_shift))
     return select(_valid(id, cached), id + page * page_gap, -1)
 
@@ -93,7 +96,7 @@ def find_row(
     m: LeafRecorder, row: Sets[Int32], id: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_gap: Int32,
 ) -> None:  # fmt: skip
-    """The row of the cache that an id names."""
+    """The row of the cache that an id names, or -1."""
     row = _row_of(m, id, cached, page_inverse, page_shift, page_gap)
 
 
@@ -103,9 +106,10 @@ def find_rows(
     m: LeafRecorder, low_row: Sets[Int32], high_row: Sets[Int32], low: Int32, high: Int32, cached: Int32,
     page_inverse: Int32, page_shift: Int32, page_gap: Int32,
 ) -> None:  # fmt: skip
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of 16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3 %
+    slower.
     """
     low_row = low
     high_row = high
@@ -116,19 +120,25 @@ def find_rows(
 
 @recorded
 def cache_row(m, ids, holder, n, which=""):
-    """The cache row that the id of lane `holder` names, the first one where it names none of `n`, and whether it names one."""
+    """The cache row that the id of lane `holder` names, and whether the id names one of `n` rows.
+
+    The row is 0 if the id names none.
+    """
     token = named(f"token{which}", shuffle(ids, holder))
     inside = named(f"inside{which}", _valid(token, n))
     return select(inside, token, 0), inside
 
 
 def heads_of_block(block, head0, heads):
-    """How many heads a block has from `head0` on: all that it has room for, or those that a query of `heads` has there."""
+    """How many heads a block has from `head0` on: what it has room for, but no more than the query has left.
+
+    `heads` is None if all blocks are full.
+    """
     return block if heads is None else minimum(block, heads - head0)
 
 
 def is_head(head, heads):
-    """Whether a head is one of a query's `heads`; each is where all blocks are full."""
+    """Whether a head is one of a query's `heads`. `heads` is None if all blocks are full."""
     return True if heads is None else head < heads
 
 
@@ -138,10 +148,10 @@ def load_queries(
     m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
     head_block: int, first: Int32, columns: int, heads: Int32 | None,
 ) -> None:  # fmt: skip
-    """Columns `first` on of a block of heads of one query."""
+    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
     pieces, rounds = columns // 8, ceildiv(head_block * columns // 8, THREADS)
     held, most = m.local("held", rounds * 4, "uint32"), head_block * pieces
-    m.comment("All reads before the first write, which a compiler would not move them past.")
+    m.comment("All reads come before the first write: a compiler moves no read past a write.")
     for i in unrolled(rounds):
         item = i * THREADS + m.thread
         of_head = q.row("of_head", (row, head0 + item // pieces), first=first)
@@ -174,7 +184,7 @@ def copy_rows(
     m: LeafRecorder, target: Shared[BFloat16], cache: Global[BFloat16], first: Int32, columns: int,
     low: Int32, high: Int32, n: Int32,
 ) -> None:  # fmt: skip
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+    """Start the copies of `columns` columns of a tile's rows, from `first` on; zeros if an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
@@ -191,9 +201,10 @@ def copy_rows(
             m.do(copy_row16(to, cache, first + piece * 8, token, c * (lanes * 8), n))
 
 
-# Half a tile of 656-byte tokens in registers: a token lies in four lanes, 16 fp8 values of each panel of 64, two pieces of rope,
-# and of its four scales one, which the others read from there. Where `shares` CTAs share out the half, each has so many
-# of the panels, and rope of four tokens in eight, which a warp unpacks: eight lanes a token.
+# Half a tile of 656-byte tokens in registers. Four lanes hold a token. Each lane has 16 fp8 values of each
+# panel of 64, two pieces of rope, and one of the token's four scales, from which the other lanes read it. If
+# two CTAs share out the half, each CTA has half of the panels, and the rope of four of the eight tokens that
+# a warp unpacks, in eight lanes per token.
 
 ROPE_WORD, SCALE_WORD, TOKEN_WORDS = 32, 40, 44
 SCALES_AT, ROPE_AT = 512, 528
@@ -203,7 +214,7 @@ SCALES_AT, ROPE_AT = 512, 528
 def fetch_half(
     m: LeafRecorder, kv_cache: Global[Uint8], rank: Int32, shares: int, ids: Int32, n: Int32,
 ) -> None:  # fmt: skip
-    """Have the L2 fetch this CTA's share of the tokens of half a tile, a line at a time."""
+    """Prefetch this CTA's share of the tokens of half a tile into the L2, a line at a time."""
     lanes = 4 * shares
     token = shuffle(ids, m.thread // lanes + rank * (WARP // shares))
     line = inline(m.thread % lanes * 128)
@@ -229,7 +240,10 @@ def renew_half(
     m: LeafRecorder, words: Registers[Uint32], ckv: Shared[BFloat16], kpe: Shared[BFloat16], to_ckv: Sender,
     to_kpe: Sender, kv_cache: Global[Uint8], rank: Int32, shares: int, ids: Int32, n: Int32,
 ) -> None:  # fmt: skip
-    """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these ids; then send the other CTA what was written."""
+    """Write this CTA's share of the half tile as bf16 rows. As words become free, read the share of `ids`.
+
+    Then send the written rows to the other CTA.
+    """
     first = inline(m.thread & WARP - 4)
     scales = [
         named(f"scale_{i}", shuffle(words[SCALE_WORD // shares], first + i)) for i in range(4 // shares)
@@ -238,7 +252,7 @@ def renew_half(
     def send():
         if shares == 1:
             return
-        m.comment("Of each panel a warp has eight rows, 1 KB that lie together.")
+        m.comment("A warp has eight rows of each panel: 1 KB of consecutive memory.")
         m.do(show_copies())
         own = inline((m.thread >> 5) * 8)
         m.do(send_rows(kpe.group_at(own + rank * 4, 0, 8), to_kpe, rank ^ 1, 4, 1, WARP))
@@ -255,14 +269,15 @@ def renew_half(
 
 
 def nothing(*_):
-    """In place of a function that writes or sends, where the words hold nothing yet."""
+    """Do nothing, in place of a function that writes or sends: the words hold nothing yet."""
 
 
 @recorded
 def read_words(m, words, at, count, place, wanted):
     """Read `count` words at `place` into the thread's words from number `at` on.
 
-    What follows the warp's barrier stays there, and ptxas does not put all of the loads after the last arithmetic.
+    ptxas moves no code across the warp's barrier. Without it, ptxas would put all loads after the last
+    arithmetic.
     """
     m.do(load_vector(words, at, count, place, wanted))
     m.do(sync_warp())
@@ -270,7 +285,10 @@ def read_words(m, words, at, count, place, wanted):
 
 @recorded
 def _half(m, words, kv_cache, rank, shares, ids, n, write=nothing, send=nothing):
-    """Read a share of half a tile, 16 bytes at a time, each once `write` has made room for it; `send` once all is written."""
+    """Read a share of half a tile, 16 bytes at a time.
+
+    Each read comes after `write` has freed its words, and `send` after all writes.
+    """
     panels, lanes, lane = 8 // shares, 4 * shares, m.thread & 3
     row = m.thread >> 2
     place, inside = cache_row(m, ids, row, n)
@@ -288,21 +306,22 @@ def _half(m, words, kv_cache, rank, shares, ids, n, write=nothing, send=nothing)
         write(panel * 4, row, panel * 64 + lane * 16)
         read_words(m, words, panel * 4, 4, token.at(panel * 64), inside)
     send()
-    m.comment("Behind all uses of the one before, so that it can take its register.")
+    m.comment("After all uses of the previous scale, so this one can take its register.")
     scale = inline((lane & panels // 2 - 1) * 4 + rank * (panels * 2) - lane * 16 - rank * (panels * 64))
     m.do(load_vector(words, SCALE_WORD // shares, 1, token.at(SCALES_AT + scale), inside))
 
 
 @recorded
 def _tokens(m, words, kv_cache, which, dims, low, high, n, write=nothing):
-    """Read a quarter of slice `which` of two tokens, 16 bytes at a time, and its scales, each once `write` has made room for it.
+    """Read a quarter of slice `which` of two tokens, 16 bytes at a time, and its scales.
 
-    Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks.
+    Each read comes after `write` has freed its words. Four threads share a row and the next four the next
+    row, so their stores go to distinct banks.
     """
     panels, groups, lane = int(dims) // 64, int(dims) // 128, m.thread & 3
     for half, ids in enumerate((low, high)):
         place, inside = cache_row(m, ids, m.thread >> 2 & WARP - 1, n)
-        # From the lane's own bytes on: registers for another address are not to be had.
+        # From the lane's own bytes on: there are no registers for a second address.
         token = kv_cache.row("bytes", place, first=lane * 16)
         first, scales = half * (panels + 1) * 4, (panels + 1) * 8 + half * groups
         for panel in unrolled(panels):
@@ -316,13 +335,16 @@ def _tokens(m, words, kv_cache, which, dims, low, high, n, write=nothing):
 
 
 def _rope_piece(lane, panels):
-    """Which 16 bytes of a slice's rope dims a lane moves; where there are fewer than four, some are moved twice."""
+    """Which 16 bytes of a slice's rope dims a lane moves. If there are only two, two lanes move the same."""
     return lane & panels - 1
 
 
 @recorded
 def _copy_values(m, raw, scales, kv_cache, ids, n, beside=nothing):
-    """Start the copies of half a tile's fp8 values and their scales, eight threads a token, and of what is `beside` them."""
+    """Start the copies of half a tile's fp8 values and scales, with eight threads per token.
+
+    `beside` starts the copies of a token's other bytes.
+    """
     lane = inline(m.thread & 7)
     for r in unrolled(2):
         row = r * (WARP // 2) + (m.thread >> 3)
@@ -340,7 +362,10 @@ def _copy_values(m, raw, scales, kv_cache, ids, n, beside=nothing):
 def copy_nope8_tokens(
     m: LeafRecorder, raw: Shared[Int32], scales: Shared[Int32], kv_cache: Global[Uint8], ids: Int32, n: Int32,
 ) -> None:  # fmt: skip
-    """Start the copies of half a tile's 528-byte tokens as they are, eight threads a token; zeros where an id names no row."""
+    """Start the copies of half a tile's 528-byte tokens as they are, with eight threads per token.
+
+    A token becomes zeros if its id names no row.
+    """
     _copy_values(m, raw, scales, kv_cache, ids, n)
 
 
@@ -350,7 +375,10 @@ def copy_tokens(
     m: LeafRecorder, raw: Shared[Int32], raw_pe: Shared[BFloat16], scales: Shared[Int32],
     kv_cache: Global[Uint8], ids: Int32, n: Int32,
 ) -> None:  # fmt: skip
-    """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an id names no row."""
+    """Start the copies of half a tile's 656-byte tokens as they are, with eight threads per token.
+
+    A token becomes zeros if its id names no row.
+    """
 
     def beside(row, lane, token, inside):
         m.do(copy16(raw_pe.group_at(row, lane * 8, 8), token.at(ROPE_AT), inside))
@@ -360,7 +388,7 @@ def copy_tokens(
 
 @recorded
 def _unpack_values(m, ckv, raw, scales, half, raw_pe=None, kpe=None):
-    """Write staged fp8 values as bf16 rows, and rope dims beside them where there are any, as they are."""
+    """Write staged fp8 values as bf16 rows. Copy their rope dims as they are, if there are any."""
     pair = inline(m.thread >> 4)
     piece = m.thread & 3 | (m.thread >> 1 & 4)
     own = (pair & 12) * 2 + (pair & 3 ^ (m.thread >> 2 & 1) * 5)
@@ -368,7 +396,7 @@ def _unpack_values(m, ckv, raw, scales, half, raw_pe=None, kpe=None):
     words, factors = m.local("words", 16), m.local("factors", 4)
     beside = None if raw_pe is None else m.local("beside", 8, "bfloat16")
     scales.read(factors, (own, 0))
-    m.comment("All reads before the first write, which a compiler would not move them past.")
+    m.comment("All reads come before the first write: a compiler moves no read past a write.")
     for panel in unrolled(4):
         raw.read(words.group(panel * 4, 4), (own, panel * 32 + piece * 4))
     if raw_pe is not None:
@@ -384,7 +412,7 @@ def _unpack_values(m, ckv, raw, scales, half, raw_pe=None, kpe=None):
 def unpack_nope8_tokens(
     m: LeafRecorder, ckv: Shared[BFloat16], raw: Shared[Int32], scales: Shared[Int32], half: int,
 ) -> None:  # fmt: skip
-    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, as `unpack_tokens` does it."""
+    """Write half a tile of staged tokens as bf16 rows as `unpack_tokens` does, each value rounded once."""
     _unpack_values(m, ckv, raw, scales, half)
 
 
@@ -393,10 +421,10 @@ def unpack_tokens(
     m: LeafRecorder, ckv: Shared[BFloat16], kpe: Shared[BFloat16], raw: Shared[Int32],
     raw_pe: Shared[BFloat16], scales: Shared[Int32], half: int,
 ) -> None:  # fmt: skip
-    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of the tile's or the second.
+    """Write half a tile of staged tokens as bf16 rows, each value rounded once, with eight threads per token.
 
-    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2, so that what they
-    read falls into distinct banks, and so does what they write.
+    `half` is 0 or 1. Of eight lanes, four have pieces of one row and four have pieces of the row whose number
+    differs in bits 0 and 2. Their reads then go to distinct banks, and so do their writes.
     """
     _unpack_values(m, ckv, raw, scales, half, raw_pe, kpe)
 
@@ -407,7 +435,10 @@ def load_tokens(
     m: LeafRecorder, words: Registers[Uint32], kv_cache: Global[Uint8], which: Int32, dims: int, low: Int32,
     high: Int32, n: Int32,
 ) -> None:  # fmt: skip
-    """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into registers; zeros where an id names no row."""
+    """Read slice `which` of a tile's 656-byte tokens into registers: `dims` latent dims and its rope dims.
+
+    A token becomes zeros if its id names no row.
+    """
     _tokens(m, words, kv_cache, which, dims, low, high, n)
 
 
@@ -417,7 +448,7 @@ def renew_tokens(
     m: LeafRecorder, words: Registers[Uint32], target: Shared[BFloat16], rope: Shared[BFloat16],
     kv_cache: Global[Uint8], which: Int32, dims: int, low: Int32, high: Int32, n: Int32,
 ) -> None:  # fmt: skip
-    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
+    """Write the words as bf16 rows. As words become free, read other tokens as `load_tokens` does."""
     lane = inline(m.thread & 3)
 
     def write(half, panel, at, scale):

@@ -1,4 +1,7 @@
-"""Leaves that gather DeepSeek-V4's tokens for sparse MLA on Hopper, by their text: 584 bytes each, in pages that are block-planar."""
+"""Leaves that gather DeepSeek-V4's tokens for sparse MLA on Hopper, by their text.
+
+A token is 584 bytes, in pages that are block-planar.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ from .gather import TILE, cache_row, nothing, page_of, read_words
 
 @recorded
 def v4_token(m, ids, holder, cached, page_inverse, page_shift, page_size, which=""):
-    """The page that the id of lane `holder` names, the token's number there, and whether it names one of `cached`; else the first token."""
+    """The page that the id of lane `holder` names, the token's number in it, and whether the id is valid.
+
+    A valid id names one of `cached` tokens. Any other id gives the first token.
+    """
     token, inside = cache_row(m, ids, holder, cached, which)
     chosen: Int32 = named(f"chosen{which}", token)
     page = named(f"page{which}", page_of(chosen, page_inverse, page_shift))
@@ -33,19 +39,20 @@ def v4_token(m, ids, holder, cached, page_inverse, page_shift, page_size, which=
 
 @recorded
 def ue8m0(m, word, byte, which):
-    """The bits of the float32 that a byte of a word stands for as UE8M0."""
+    """The bits of the float32 that byte `byte` of a word encodes as UE8M0."""
     exponent = named(f"exponent_{which}", word.to("int32") >> byte * 8 & 255)
-    # 0 is 2^-127, which float32 has no exponent for, and 255 NaN.
+    # 0 encodes 2^-127, which is subnormal in float32, and 255 encodes NaN.
     factor = named(f"factor_{which}", select(exponent == 255, 0x7FC00000, maximum(exponent << 23, 0x400000)))
     return factor
 
 
-# A part of 584-byte tokens in registers, `panels` panels of 64 dims: a token lies in four lanes, 16 fp8 values of each panel
-# and two pieces of the last panel of a token, which is bf16; each lane has the words of all of the part's scales.
+# A part of 584-byte tokens in registers: `panels` panels of 64 dims. Four lanes hold a token. Each lane has
+# 16 fp8 values of each panel, two pieces of the token's last panel, which is bf16, and the words of all of
+# the part's scales.
 
 
 def v4_words(panels: int, tokens: int) -> int:
-    """Words of a thread for its lane's share of so many tokens."""
+    """Words of a thread for its share of `tokens` tokens."""
     return tokens * ((panels + 1) * 4 + ceildiv(panels, 4))
 
 
@@ -67,14 +74,16 @@ def _v4_tokens(
     write=nothing,
     send=nothing,
 ):
-    """Read a lane's share of part `part` of tokens, 16 bytes at a time, each once `write` has made room for it, then the scales.
+    """Read a lane's share of part `part` of tokens, 16 bytes at a time, then the scales.
+
+    Each read comes after `write` has freed its words.
 
     Args:
-        panels: 64 dims each, of the part.
-        tokens: the ids and the lane that holds the thread's one, for each token of a thread.
-        write: gets the numbers of the token and of the panel, whether the panel is the bf16 one, the panel's first word, and
-            the first word of the scales.
-        send: called once all is written.
+        panels: how many panels of 64 dims the part has.
+        tokens: for each token of a thread, the ids and the lane that holds the token's id.
+        write: takes the numbers of the token and of the panel, whether the panel is the bf16 one, the panel's
+            first word, and the first word of the scales.
+        send: called after all writes.
     """
     lane, parts, scale_words = m.thread & 3, V4_PANELS // panels, ceildiv(panels, 4)
     has_rope = inline(part == parts - 1) if parts > 1 else True
@@ -92,7 +101,7 @@ def _v4_tokens(
             read_words(m, words, first + panels * 4, 4, values.at(panels * 64), beside)
         if number == len(tokens) - 1:
             send()
-        m.comment("After all uses of the ones before, so that they can take their registers.")
+        m.comment("After all uses of the previous scales, to take their registers.")
         of_token = kv_pages.row(
             "of_token", page, first=page_size * V4_ROW_BYTES + slot * V4_SCALE_BYTES + part * panels
         )
@@ -101,7 +110,7 @@ def _v4_tokens(
 
 @recorded
 def _write_v4_panel(m, target, words, row, column, rope, at, scales, panel, which=""):
-    """Write 64 dims of a row: fp8 values times their scale, or where `rope` says so bf16 values as they are.
+    """Write 64 dims of a row: fp8 values times their scale, or bf16 values as they are if `rope` is true.
 
     Args:
         at, scales: the panel's first word and the first word of the part's scales.
@@ -129,7 +138,10 @@ def fetch_v4_half(
     m: LeafRecorder, kv_pages: Global[Uint8], rank: Int32, shares: int, ids: Int32, cached: Int32,
     page_inverse: Int32, page_shift: Int32, page_size: Int32,
 ) -> None:  # fmt: skip
-    """Have the L2 fetch this CTA's share of the 584-byte tokens of half a tile: five lines of values, and that of the scales."""
+    """Prefetch this CTA's share of the 584-byte tokens of half a tile into the L2.
+
+    A token has five lines of values and one of scales.
+    """
     lanes, lines = 4 * shares, ceildiv(V4_ROW_BYTES, 128)
     holder = m.thread // lanes + rank * (WARP // shares)
     page, slot, inside = v4_token(m, ids, holder, cached, page_inverse, page_shift, page_size)
@@ -160,7 +172,10 @@ def renew_v4_half(
     rank: Int32, shares: int, ids: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_size: Int32,
 ) -> None:  # fmt: skip
-    """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these ids; then send the other CTA what was written."""
+    """Write this CTA's share of the half tile as bf16 rows. As words become free, read the share of `ids`.
+
+    Then send the written rows to the other CTA.
+    """
     row = m.thread >> 2
 
     def write(_, panel, rope, at, scales):
@@ -169,7 +184,7 @@ def renew_v4_half(
     def send():
         if shares == 1:
             return
-        m.comment("Of each panel a warp has eight rows, 1 KB that lie together.")
+        m.comment("A warp has eight rows of each panel: 1 KB of consecutive memory.")
         m.do(show_copies())
         m.do(send_rows(ckv.group_at((m.thread >> 5) * 8, 0, 8), to_ckv, rank ^ 1, 8, 4, WARP))
 
@@ -186,7 +201,10 @@ def load_v4_tokens(
     m: LeafRecorder, words: Registers[Uint32], kv_pages: Global[Uint8], which: Int32, dims: int, low: Int32,
     high: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
 ) -> None:  # fmt: skip
-    """Read slice `which`, `dims` dims, of a tile's 584-byte tokens into registers; zeros where an id names no row."""
+    """Read slice `which` of a tile's 584-byte tokens, `dims` dims, into registers.
+
+    A token becomes zeros if its id names no row.
+    """
     holder = m.thread >> 2 & WARP - 1
     pages = (cached, page_inverse, page_shift, page_size)
     _v4_tokens(m, words, kv_pages, which, int(dims) // 64, ((low, holder), (high, holder)), *pages)
@@ -201,7 +219,7 @@ def renew_v4_tokens(
     which: Int32, dims: int, low: Int32, high: Int32, cached: Int32, page_inverse: Int32,
     page_shift: Int32, page_size: Int32,
 ) -> None:  # fmt: skip
-    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_v4_tokens` does."""
+    """Write the words as bf16 rows. As words become free, read other tokens as `load_v4_tokens` does."""
     holder = m.thread >> 2 & WARP - 1
 
     def write(half, panel, rope, at, scales):
@@ -219,7 +237,10 @@ def copy_v4_tokens(
     kv_pages: Global[Uint8], ids: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_size: Int32,
 ) -> None:  # fmt: skip
-    """Start the copies of half a tile's 584-byte tokens as they are, eight threads a token; zeros where an id names no row."""
+    """Start the copies of half a tile's 584-byte tokens as they are, with eight threads per token.
+
+    A token becomes zeros if its id names no row.
+    """
     lane = inline(m.thread & 7)
     for r in unrolled(2):
         row = r * (WARP // 2) + (m.thread >> 3)
@@ -240,14 +261,17 @@ def unpack_v4_tokens(
     m: LeafRecorder, ckv: Shared[BFloat16], raw: Shared[Int32], raw_pe: Shared[BFloat16],
     scales: Shared[Int32], half: int,
 ) -> None:  # fmt: skip
-    """Write staged tokens as bf16 rows as `unpack_tokens` does: 448 dims with a UE8M0 scale for each 64, and 64 that are bf16."""
+    """Write staged tokens as bf16 rows as `unpack_tokens` does.
+
+    448 dims have a UE8M0 scale for each 64 dims, and 64 dims are bf16.
+    """
     pair = inline(m.thread >> 4)
     piece = m.thread & 3 | (m.thread >> 1 & 4)
     own = (pair & 12) * 2 + (pair & 3 ^ (m.thread >> 2 & 1) * 5)
     row = half * WARP + own
     words, exponents, beside = m.local("words", 16), m.local("exponents", 2), m.local("beside", 8, "bfloat16")
     scales.read(exponents, (own, 0))
-    m.comment("All reads before the first write, which a compiler would not move them past.")
+    m.comment("All reads come before the first write: a compiler moves no read past a write.")
     for panel in unrolled(4):
         raw.read(words.group(panel * 4, 4), (own, panel * 32 + piece * 4))
     raw_pe.read(beside, (own, piece * 8))

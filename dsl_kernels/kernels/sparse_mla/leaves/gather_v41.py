@@ -1,8 +1,8 @@
-"""Leaves that gather DeepSeek-V4.1's tokens for sparse MLA on Hopper, by their text: 512 e4m3 values and 16 UE8M0 scales each.
+"""Leaves that gather DeepSeek-V4.1's tokens for sparse MLA on Hopper, by their text.
 
-A page holds its tokens interleaved or block-planar. Three numbers say which: the bytes from one token's values to the next
-one's (`token_bytes`), the byte of a page where its scales begin (`scales_at`), and the bytes from one token's scales to the
-next one's (`scale_bytes`).
+A token is 512 e4m3 values and 16 UE8M0 scales. A page holds its tokens interleaved or block-planar. Three
+numbers say which: the bytes from one token's values to the next one's (`token_bytes`), the byte of a page
+where its scales begin (`scales_at`), and the bytes from one token's scales to the next one's (`scale_bytes`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from .gather import TILE, nothing, read_words
 from .gather_v4 import ue8m0, v4_token
 
 GROUP_DIMS = 128
-"""Dims of a group, whose four scales are a word."""
+"""Dims of a group. The four scales of a group are one word."""
 
 
 def words_of(dims: int, tokens: int) -> int:
-    """Words of a thread for so many dims of so many tokens: a token is in four lanes, each of which has all of its scales."""
+    """Words of a thread for `dims` dims of `tokens` tokens.
+
+    Four lanes hold a token, and each of them has all of its scales.
+    """
     return tokens * (dims // 16 + dims // GROUP_DIMS)
 
 
@@ -47,9 +50,9 @@ def scales_of(m, kv_pages, page, slot, scales_at, scale_bytes, first=0):
 
 @recorded
 def turn_scales(m, words, first, count, lane):
-    """Bring the scale of a lane's 16 dims of each 64 to the bottom of each half of a word.
+    """Shift the scale of a lane's 16 dims of each 64 to the low byte of each half of a word.
 
-    A shift at each use would keep its count in a register.
+    A shift at each use would need a register for its count.
     """
     for i in range(count):
         words[first + i] = words[first + i] >> (lane >> 1) * 8
@@ -62,7 +65,7 @@ def store_piece(m, target, row, column, words, at, scales, lane, which):
     Args:
         column: the first column of the piece's 64 dims; lane `lane` has 16 of them.
         at: the first of the piece's four words.
-        scales: the number of the word with the scales of the 128 dims that the piece is of, as `turn_scales` leaves them.
+        scales: the number of the word with the scales of the piece's 128 dims, as `turn_scales` leaves them.
     """
     factor = ue8m0(m, words[scales], column // 64 % 2 * 2, which)
     halves = (target.group_at(row, column + lane * 16 + e, 8) for e in (0, 8))
@@ -87,14 +90,16 @@ def _v41_tokens(
     write=nothing,
     send=nothing,
 ):
-    """Read a lane's share of part `part` of tokens, 16 bytes at a time, each once `write` has made room for it, then the scales.
+    """Read a lane's share of part `part` of tokens, 16 bytes at a time, then the scales.
+
+    Each read comes after `write` has freed its words.
 
     Args:
-        dims: of the part.
-        tokens: the ids and the lane that holds the thread's one, for each token of a thread.
-        write: gets the numbers of the token and of the panel of 64 dims, the panel's first word, and the first word of the
-            token's scales.
-        send: called once all is written.
+        dims: the dims of the part.
+        tokens: for each token of a thread, the ids and the lane that holds the token's id.
+        write: takes the numbers of the token and of the panel of 64 dims, the panel's first word, and the
+            first word of the token's scales.
+        send: called after all writes.
     """
     lane, panels, scale_words = m.thread & 3, dims // 64, dims // GROUP_DIMS
     for number, (ids, holder) in enumerate(tokens):
@@ -109,7 +114,7 @@ def _v41_tokens(
         if number == len(tokens) - 1:
             send()
         m.comment(
-            "After all uses of the ones before, so that they can take their registers; the place is found again."
+            "After all uses of the previous scales, to take their registers. The place is computed again."
         )
         page, slot, inside = v4_token(
             m, ids, holder, cached, page_inverse, page_shift, page_size, f"_of_scales_{number}"
@@ -124,7 +129,7 @@ def fetch_v41_half(
     page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32, scales_at: Int32,
     scale_bytes: Int32,
 ) -> None:  # fmt: skip
-    """Have the L2 fetch this CTA's share of the tokens of half a tile: the lines of their values, and that of their scales."""
+    """Prefetch this CTA's share of the tokens of half a tile into the L2: values and scales."""
     lanes, lines = 4 * shares, ceildiv(V41_TOKEN_BYTES, 128)
     holder = m.thread // lanes + rank * (WARP // shares)
     page, slot, inside = v4_token(m, ids, holder, cached, page_inverse, page_shift, page_size)
@@ -156,7 +161,10 @@ def renew_v41_half(
     rank: Int32, shares: int, ids: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_size: Int32, token_bytes: Int32, scales_at: Int32, scale_bytes: Int32,
 ) -> None:  # fmt: skip
-    """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these ids; then send the other CTA what was written."""
+    """Write this CTA's share of the half tile as bf16 rows. As words become free, read the share of `ids`.
+
+    Then send the written rows to the other CTA.
+    """
     row, lane = m.thread >> 2, m.thread & 3
 
     def write(_, panel, at, scales):
@@ -165,7 +173,7 @@ def renew_v41_half(
     def send():
         if shares == 1:
             return
-        m.comment("Of each panel a warp has eight rows, 1 KB that lie together.")
+        m.comment("A warp has eight rows of each panel: 1 KB of consecutive memory.")
         m.do(show_copies())
         m.do(send_rows(ckv.group_at((m.thread >> 5) * 8, 0, 8), to_ckv, rank ^ 1, 8, 4, WARP))
 
@@ -181,7 +189,7 @@ def load_v41_tokens(
     high: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32,
     scales_at: Int32, scale_bytes: Int32,
 ) -> None:  # fmt: skip
-    """Read slice `which`, `dims` dims, of a tile's tokens into registers; zeros where an id names no row."""
+    """Read slice `which` of a tile's tokens, `dims` dims, into registers; zeros if an id names no row."""
     holder = m.thread >> 2 & WARP - 1
     pages = (cached, page_inverse, page_shift, page_size, token_bytes, scales_at, scale_bytes)
     _v41_tokens(m, words, kv_pages, which, int(dims), ((low, holder), (high, holder)), *pages)
@@ -194,7 +202,7 @@ def renew_v41_tokens(
     which: Int32, dims: int, low: Int32, high: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_size: Int32, token_bytes: Int32, scales_at: Int32, scale_bytes: Int32,
 ) -> None:  # fmt: skip
-    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_v41_tokens` does."""
+    """Write the words as bf16 rows. As words become free, read other tokens as `load_v41_tokens` does."""
     holder, lane = m.thread >> 2 & WARP - 1, m.thread & 3
 
     def write(half, panel, at, scales):
@@ -213,7 +221,10 @@ def copy_v41_tokens(
     cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32,
     scales_at: Int32, scale_bytes: Int32,
 ) -> None:  # fmt: skip
-    """Start the copies of half a tile's tokens as they are, eight threads a token; zeros where an id names no row."""
+    """Start the copies of half a tile's tokens as they are, with eight threads per token.
+
+    A token becomes zeros if its id names no row.
+    """
     lane = inline(m.thread & 7)
     for r in unrolled(2):
         row = r * (WARP // 2) + (m.thread >> 3)
@@ -237,7 +248,7 @@ def unpack_v41_tokens(
     row = half * WARP + own
     words, exponents = m.local("words", 16), m.local("exponents", V41_SCALE_BYTES // 4)
     scales.read(exponents, (own, 0))
-    m.comment("All reads before the first write, which a compiler would not move them past.")
+    m.comment("All reads come before the first write: a compiler moves no read past a write.")
     for panel in unrolled(4):
         raw.read(words.group(panel * 4, 4), (own, panel * 32 + piece * 4))
     for panel in range(4):

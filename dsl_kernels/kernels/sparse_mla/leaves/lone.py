@@ -1,8 +1,10 @@
-"""Leaves of sparse MLA on Blackwell with 64 heads on M in one CTA, by their text; those of a pair of CTAs are beside them.
+"""Leaves of sparse MLA on Blackwell with 64 heads on M in one CTA, by their text.
 
-A tile has 64 tokens. Of its heads a CTA has the scores of the first 32 tokens in the first half of the lanes of tensor memory, and
-those of the last 32 in the other half: two threads have a head, each half of its tokens. Of each unit of 128 dims of O a thread
-has 64. Exponents are base 2: logits carry log2(e).
+`pair` has the leaves that are the same for a pair of CTAs.
+
+A tile has 64 tokens. The first half of the lanes of tensor memory has the scores of the first 32 tokens, and
+the other half has those of the last 32. So two threads have each head, with half of its tokens each. A thread
+has 64 of each unit of 128 dims of O. Exponents are base 2: logits carry log2(e).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from ....tile.text import select
 from .pair import HALF, OWN_DIMS, _take_panel, _take_part
 
 UNIT_COLUMNS = Size(64, "UNIT_COLUMNS")
-"""Columns of tensor memory that a unit of O has, half of its dims in either half of the lanes."""
+"""Columns of tensor memory of a unit of O. Each half of the lanes has half of the unit's dims."""
 
 
 @moves(loaded=lambda panel, latent, rope: panel + latent + rope)
@@ -43,7 +45,11 @@ def take_more_queries(
     rope: Registers[BFloat16], q_nope: Global[BFloat16], q_pe: Global[BFloat16], row: Int32, head0: Int32,
     first: int,
 ) -> None:  # fmt: skip
-    """From dim `first` on two panels of a thread's head, and behind them the other latent dims and the rope dims of all heads."""
+    """Read the rest of the queries, from dim `first` on.
+
+    A thread takes two panels of its head's dims, then its part of the other latent dims and of the rope dims
+    of all heads.
+    """
     _take_panel(m, panel, q_nope, row, head0, first)
     _take_panel(m, panel_1, q_nope, row, head0, first + panel.size)
     _take_part(m, latent, q_nope, row, head0, first + 2 * panel.size)
@@ -54,7 +60,7 @@ def take_more_queries(
 def mask_half(
     m: LeafRecorder, scores: Registers[Float32], low: Int32, high: Int32, sm_scale: Float32
 ) -> None:
-    """Scale the logits to base 2 and put -inf where the token has no valid id."""
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf."""
     scale = named("scale", sm_scale * LOG2_E)
     valid = named("valid", select(m.thread < HALF, low, high))
     for pair in unrolled(scores.size // 2):
@@ -65,7 +71,7 @@ def mask_half(
 
 @by_text
 def store_half(m: LeafRecorder, target: Shared[BFloat16], weights: Registers[BFloat16]) -> None:
-    """The weights of half of a head's tokens, of which a thread has them all."""
+    """Store a thread's weights: those of half of its head's tokens."""
     for i in unrolled(weights.size // 8):
         target.write(weights.group(i * 8, 8), (m.thread % HALF, m.thread // HALF * weights.size + i * 8))
 
@@ -77,7 +83,10 @@ def write_units(
     split: Int32 | None, some: Boolean, held: Registers[Float32], rounded: Registers[BFloat16],
     factor: Registers[Float32], heads: int, splits: Int32,
 ) -> None:  # fmt: skip
-    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    """Write the thread's dims of O times its head's factor, into the row or into a split's part of the row.
+
+    Without `some` live tile it writes zeros.
+    """
     own = m.thread // HALF * UNIT_COLUMNS
     if split is None:
         of_head = to.row("of_head", (row, head0 + m.thread % HALF), first=own)

@@ -1,8 +1,9 @@
 """Leaves of sparse MLA on Blackwell as a pair of CTAs, with 64 heads on M in each, by their text.
 
-A tile has 128 tokens in two sides, one a CTA. Of its 64 heads a CTA has the scores of the first side in the first half of the
-lanes of tensor memory, and those of the second side in the other half: two threads have a head, each a side of its scores,
-and half of its dims. Exponents are base 2: logits carry log2(e).
+A tile has 128 tokens in two sides, one for each CTA. A CTA has 64 heads. The first half of the lanes of its
+tensor memory has the scores of the first side, and the other half has those of the second side. So two
+threads have each head, with one side of its scores and half of its dims each. Exponents are base 2: logits
+carry log2(e).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from ....device.torch import fragment
 from ....device.torch.fragment import load_columns, row_most, row_sum, scale_pair, store_columns
+from ....device.torch.scalars import anew
 from ....device.torch.warps import any_lane, exp2
 from ....problems.layouts import LATENT_DIM
 from ....tile.counting import moves
@@ -42,7 +44,7 @@ OWN_DIMS = Size(LATENT_DIM // 2, "OWN_DIMS")
 
 @recorded
 def _take_panel(m, held, q, row, head0, first):
-    """A panel of dims of a thread's head; both threads of a head take it."""
+    """Read a panel of dims of a thread's head. Both threads of a head read the same panel."""
     head = named("head", head0 + m.thread % HALF)
     of_head = q.row("of_head", (row, head), first=first)
     for i in unrolled(held.size // 8):
@@ -51,10 +53,12 @@ def _take_panel(m, held, q, row, head0, first):
 
 @recorded
 def _take_part(m, held, q, row, head0, first):
-    """Some dims of all of the CTA's heads, as many pieces of eight a thread as it has registers for."""
+    """Read some dims of all of the CTA's heads. A thread fills `held` with pieces of eight dims."""
     pieces = held.size * THREADS // HALF // 8
+    # Found for each query: kept for all of them, places take registers from the panels in flight.
+    thread = named("own", anew(m.thread))
     for i in unrolled(held.size // 8):
-        item = i * THREADS + m.thread
+        item = i * THREADS + thread
         of_head = q.row("of_head", (row, head0 + item // pieces), first=first)
         of_head.read(held.group(i * 8, 8), item % pieces)
 
@@ -65,7 +69,7 @@ def take_queries(
     m: LeafRecorder, panel: Registers[BFloat16], panel_1: Registers[BFloat16], panel_2: Registers[BFloat16],
     panel_3: Registers[BFloat16], panel_4: Registers[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
 ) -> None:  # fmt: skip
-    """The first panels of dims of a thread's head, all in flight together."""
+    """Read the first panels of dims of a thread's head, all in flight together."""
     for number, held in enumerate((panel, panel_1, panel_2, panel_3, panel_4)):
         _take_panel(m, held, q, row, head0, number * panel.size)
 
@@ -76,7 +80,11 @@ def take_last_queries(
     m: LeafRecorder, panel: Registers[BFloat16], latent: Registers[BFloat16], rope: Registers[BFloat16],
     q_nope: Global[BFloat16], q_pe: Global[BFloat16], row: Int32, head0: Int32, first: int,
 ) -> None:  # fmt: skip
-    """From dim `first` on the last panel of a thread's head, and behind it the other latent dims and the rope dims of all heads."""
+    """Read the rest of the queries, from dim `first` on.
+
+    A thread takes one panel of its head's dims, then its part of the other latent dims and of the rope dims
+    of all heads.
+    """
     _take_panel(m, panel, q_nope, row, head0, first)
     _take_part(m, latent, q_nope, row, head0, first + panel.size)
     _take_part(m, rope, q_pe, row, head0, 0)
@@ -86,7 +94,7 @@ def take_last_queries(
 def leave_queries(
     m: LeafRecorder, target: Shared[BFloat16], latent: Registers[BFloat16], rope: Registers[BFloat16],
 ) -> None:  # fmt: skip
-    """What `take_last_queries` took for shared memory: latent dims, and behind them rope dims."""
+    """Store what `take_last_queries` read of all heads in shared memory: latent dims, then rope dims."""
     for first, held in ((0, latent), (latent.size * THREADS // HALF, rope)):
         pieces = held.size * THREADS // HALF // 8
         for i in unrolled(held.size // 8):
@@ -99,7 +107,7 @@ def mask_rows(
     m: LeafRecorder, scores: Registers[Float32], left_low: Int32, left_high: Int32, right_low: Int32,
     right_high: Int32, sm_scale: Float32,
 ) -> None:  # fmt: skip
-    """Scale the logits to base 2 and put -inf where the token of the thread's side has no valid id."""
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf."""
     scale = named("scale", sm_scale * LOG2_E)
     low = named("low", select(m.thread < HALF, left_low, right_low))
     high = named("high", select(m.thread < HALF, left_high, right_high))
@@ -112,7 +120,7 @@ def mask_rows(
 
 @by_text
 def leave_maximum(m: LeafRecorder, red: Shared[Float32], scores: Registers[Float32]) -> None:
-    """Leave the maximum of the thread's side for the other thread of the head."""
+    """Leave the maximum of the thread's side for the head's other thread."""
     red[m.thread] = row_most(scores)
 
 
@@ -121,9 +129,10 @@ def take_maximum(
     m: LeafRecorder, peak: Registers[Float32], sums: Registers[Float32], factor: Registers[Float32],
     red: Shared[Float32], rise: int,
 ) -> None:  # fmt: skip
-    """Move the reference up to the maximum of both sides where a head of the warp rose more than `rise` powers of two above it.
+    """Raise the reference to the maximum of both sides, if a head of the warp rose enough.
 
-    Both threads of a head are in warps of the same heads, so they decide alike.
+    Enough is more than `rise` powers of two above the reference. Both threads of a head are in warps with the
+    same heads, so both decide alike.
     """
     highest = named("highest", maximum(red[m.thread], red[m.thread ^ HALF]))
     factor[0] = 1.0
@@ -138,7 +147,7 @@ def take_maximum(
 def weigh_row(
     m: LeafRecorder, scores: Registers[Float32], sums: Registers[Float32], peak: Registers[Float32],
 ) -> None:  # fmt: skip
-    """P = exp2(S - reference) in place of S, and the running sum of the thread's side."""
+    """Replace S by P = exp2(S - reference), and add P to the running sum of the thread's side."""
     for pair in unrolled(scores.size // 2):
         m.do(scale_pair(scores, pair * 2, 1.0, peak[0]))
     for i in unrolled(scores.size):
@@ -148,7 +157,7 @@ def weigh_row(
 
 @by_text
 def store_row(m: LeafRecorder, target: Shared[BFloat16], weights: Registers[BFloat16]) -> None:
-    """The weights of a head's side, of which a thread has them all."""
+    """Store a thread's weights: those of one side of its head."""
     for i in unrolled(weights.size // 8):
         target.write(weights.group(i * 8, 8), (m.thread % HALF, m.thread // HALF * HALF + i * 8))
 
@@ -157,7 +166,7 @@ def store_row(m: LeafRecorder, target: Shared[BFloat16], weights: Registers[BFlo
 def rescale_row(
     m: LeafRecorder, acc: Tensor[Float32], held: Registers[Float32], factor: Registers[Float32]
 ) -> None:
-    """The thread's dims of O times the head's factor; left alone where a warp's factors are 1."""
+    """Multiply the thread's dims of O by its head's factor. A warp whose factors are all 1 leaves O alone."""
     if any_lane(factor[0] != 1.0):
         for step in rolled(OWN_DIMS // held.size):
             m.do(load_columns(held, acc, step * held.size, m.thread))
@@ -168,7 +177,7 @@ def rescale_row(
 
 @by_text
 def leave_sum(m: LeafRecorder, red: Shared[Float32], sums: Registers[Float32]) -> None:
-    """Leave the sum of the thread's side for the other thread of the head."""
+    """Leave the sum of the thread's side for the head's other thread."""
     red[m.thread] = sums[0]
 
 
@@ -179,7 +188,10 @@ def finish_row(
     split: Int32 | None, sums: Registers[Float32], peak: Registers[Float32], factor: Registers[Float32],
     attn_sink: Global[Float32], heads: int, splits: Int32, lse_scale: Float32, empty_lse: Float32,
 ) -> None:  # fmt: skip
-    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
+    """Write the head's lse, and compute the factor that normalises its O.
+
+    If the row is not split, the factor includes the sink.
+    """
     if split is None:
         of_heads = lses.row("of_heads", row, first=head0)
     else:
@@ -199,7 +211,10 @@ def write_row(
     split: Int32 | None, some: Boolean, held: Registers[Float32], rounded: Registers[BFloat16],
     factor: Registers[Float32], heads: int, splits: Int32,
 ) -> None:  # fmt: skip
-    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    """Write the thread's dims of O times its head's factor, into the row or into a split's part of the row.
+
+    Without `some` live tile it writes zeros.
+    """
     own = m.thread // HALF * OWN_DIMS
     if split is None:
         of_head = to.row("of_head", (row, head0 + m.thread % HALF), first=own)

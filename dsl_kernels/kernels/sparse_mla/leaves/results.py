@@ -1,7 +1,7 @@
-"""Leaves of the results of sparse MLA on Hopper by their text: what one thread does, for every DSL and for the interpreter.
+"""Leaves of the results of sparse MLA on Hopper, by their text.
 
-Splits leave their parts of O and their lses to one another, and merge them. Registers and exponents are as
-sparse_mla_softmax.py says.
+Splits hand one another their parts of O and their lses, and merge them. `softmax` says what registers and
+exponents mean.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from .softmax import (
 
 LATENT_DIM = Size(512, "LATENT_DIM")
 FOURS = 32
-"""Of half of O a thread has so many fours: two heads by two dims of eight."""
+"""A thread has so many fours of half of O: two heads by two dims, of every eight dims."""
 FEW, FEW_REGISTERS, AT_ONCE = 4, 32, 2
-"""Pieces that are joined at a time, in so many registers, and parts that are in flight together."""
+"""Pieces that are joined at a time, the registers that they have, and parts that are in flight together."""
 
 
 def _own_dim(block, thread):
-    """A thread's first row of a block of 64; the second is eight further on."""
+    """A thread's first row of a block of 64 dims. Its second row is eight rows after that."""
     return block * 64 + (thread // WARP * 16 + thread % WARP // 4)
 
 
 def _result_bytes(acc):
-    """Of accumulators in float32, as rows in bf16 with their lses."""
+    """Bytes of the result of float32 accumulators of `acc` bytes: rows in bf16, and their lses."""
     return acc // 2 + acc // LATENT_DIM
 
 
@@ -58,7 +58,7 @@ def write_outputs(
     out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], row: Int32, head0: Int32,
     lse_scale: Float32, empty_lse: Float32, heads: Int32 | None,
 ) -> None:  # fmt: skip
-    """The result of a row that one CTA holds whole."""
+    """Write the result of a row that one CTA holds whole."""
     each = top.size * 2
     for group in unrolled(each // FOUR):
         for column, i in columns_of(group):
@@ -74,15 +74,16 @@ def write_outputs(
                     lse.row("of_row", row)[head] = said_lse(top[column], lse_scale, empty_lse)
 
 
-# Heads on N: the CTAs that hold a slice of the dims trade rows of O^T, of 16 dims by 8 heads, with the lses of all heads
-# after them. Within a row dims lie side by side for each pair of heads, so that readers' banks differ.
+# Heads on N: the CTAs that hold the same slice of the dims exchange rows of O^T. A row is 16 dims by 8 heads,
+# and then the lses of all heads. In a row the dims of each pair of heads are consecutive, so readers use
+# distinct banks.
 
 ROW, COLUMN = 128, 8
-"""Values of a row; heads of it."""
+"""Values of a row, and heads of a row."""
 
 
 def _share_head(thread):
-    """A thread's head of those of a row that it merges, and its dim."""
+    """A thread's head and its dim in a row that it merges."""
     return thread >> 4, thread & 15
 
 
@@ -90,7 +91,7 @@ def _share_head(thread):
 def load_sinks(
     m: LeafRecorder, sinks: Registers[Float32], attn_sink: Global[Float32], head0: Int32, heads: Int32 | None,
 ) -> None:  # fmt: skip
-    """The sink logits of a thread's heads, one of each row's, read long before they are wanted."""
+    """Read the sink logits of a thread's heads, one for each group of eight, long before they are needed."""
     head, _ = _share_head(m.thread)
     if heads is None:
         mine = attn_sink.part("mine", head0 + head)
@@ -100,14 +101,14 @@ def load_sinks(
 
 @recorded
 def _rows_of_parts(m, acc, lses, put):
-    """Hand all of a thread's part of O and lses to `put(row, place in it, floats)`."""
+    """Call `put(row, place in the row, floats)` for all of a thread's part of O and of the lses."""
     four, few = m.local("four", FOUR, "float32"), m.local("few", min(FOUR, lses.size), "float32")
     place = ((m.thread & 3) * 8 + (m.thread >> 2 & 7)) * FOUR
     for u in unrolled(acc.size // FOUR):
         for e in range(FOUR):
             four[e] = acc[u * FOUR + e]
         put(u * FOUR + (m.thread >> 5), place, four)
-    m.comment("Four threads a row: those that hold all heads' lses between them.")
+    m.comment("Four threads per row write lses: these four together hold all heads' lses.")
     for i in unrolled(ceildiv(acc.size * 4, THREADS)):
         row = i * (THREADS // 4) + (m.thread >> 2)
         if row < acc.size:
@@ -123,10 +124,10 @@ def send_parts(
     m: LeafRecorder, acc: Registers[Float32], lses: Registers[Float32], inbox: Sender, words: int,
     first: Int32, slices: int, part: Int32, parts: Int32,
 ) -> None:  # fmt: skip
-    """Send each CTA that holds this slice its share of O, this one included; a CTA receives so many `words`.
+    """Send each CTA that holds this slice its share of O, this CTA included. A CTA receives `words` words.
 
-    A CTA's share are the rows of its number, one part behind the other; CTA `first` merges the first share, and every
-    `slices`-th from there the next.
+    A CTA's share is the rows of its number, one part after another. CTA `first` merges the first share, and
+    each `slices`-th CTA after it merges the next.
     """
     log2_each = acc.size.bit_length() - 32 + clz(parts)
 
@@ -143,7 +144,7 @@ def send_parts(
 def keep_parts(
     m: LeafRecorder, target: Shared[Float32], acc: Registers[Float32], lses: Registers[Float32],
 ) -> None:  # fmt: skip
-    """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
+    """Write all of O to shared memory as `send_parts` would send it, if no other CTA has a part of it."""
 
     def put(row, place, floats):
         target.part("to", row * (ROW + 4 * lses.size) + place).write(floats, 0)
@@ -158,10 +159,10 @@ def merge_rows(
     sinks: Registers[Float32], row: Int32, head0: Int32, part: Int32, parts: Int32, which: Int32,
     dims: int, block: int, lse_scale: Float32, empty_lse: Float32, heads: Int32 | None,
 ) -> None:  # fmt: skip
-    """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse.
+    """Join the parts of this CTA's share of O, scale each head for its sink, and store O and the lse.
 
-    A thread has one dim of one head of a row; neighbours store a word together. The number of parts is a constant of each
-    branch, so that what it reads is in flight at once.
+    A thread has one dim of one head of a row. Two neighbours store a word together. The number of parts is a
+    constant in each branch, so all reads of a branch are in flight together.
     """
     rows, (head, dim) = dims * block // ROW, _share_head(m.thread)
     lses = received.part("lses", ROW + ((head >> 1) * 2 * sinks.size + (head & 1)))
@@ -171,13 +172,13 @@ def merge_rows(
     for count in (1 << i for i in range(rows.bit_length())):
         if parts == count:
             _merge_share(
-                m, out, lse, lses, values, sinks, count, rows // count, part, row, head, dim, ROW + block, lse_scale,
-                empty_lse, heads,
+                m, out, lse, lses, values, sinks, count, rows // count, part, row, head, dim, ROW + block,
+                lse_scale, empty_lse, heads,
             )  # fmt: skip
 
 
 def _chosen(values, number):
-    """The element of an array of registers that has a number, which only the kernel knows."""
+    """The element `number` of an array of registers, if only the running kernel knows the number."""
     chosen = values[0]
     for other in range(1, values.size):
         chosen = select(number == other, values[other], chosen)
@@ -185,7 +186,7 @@ def _chosen(values, number):
 
 
 def _others(parts):
-    """The numbers of all parts but the first one; no loop where there is none."""
+    """The numbers of all parts but the first; no loop if there are none."""
     return unrolled(1, parts) if parts > 1 else ()
 
 
@@ -193,7 +194,11 @@ def _others(parts):
 def _merge_share(
     m, out, lse, lses, values, sinks, parts, each, part, row, head0, dim, width, lse_scale, empty_lse, heads
 ):
-    """Merge `each` rows of so many parts. Four rows have the same heads, and again after all heads; and so the same weights."""
+    """Merge `each` rows of `parts` parts.
+
+    Four consecutive rows have the same heads, and so have the four rows that are a cycle of all heads later.
+    Rows with the same heads have the same weights.
+    """
     span, four, weights = FOUR * sinks.size, min(each, FOUR), m.local("weights", parts, "float32")
     log2_span = int(span).bit_length() - 1
     for c in unrolled(min(each, span) // four):
@@ -203,7 +208,8 @@ def _merge_share(
         for p in unrolled(parts):
             weights[p] = lses[(p * each + c * four) * width + column * 2]
         scale, joined = _weigh(m, weights, _chosen(sinks, column))
-        if dim == 0 and (n & 3) == 0 and n < span:  # noqa: SIM102 (the inner condition may be no value of the kernel)
+        # Not one condition: the inner one may be a constant instead of a value of the kernel.
+        if dim == 0 and (n & 3) == 0 and n < span:  # noqa: SIM102
             if is_head(mine, heads):
                 lse.row("of_row", row)[mine] = said_lse(joined, lse_scale, empty_lse)
         to = out.row("to", (row, mine), first=dim)
@@ -223,11 +229,15 @@ def _merge_share(
 
 @recorded
 def _weigh(m, weights, sink):
-    """Of a thread's head, from the lse of each part: its weight in place, by what their sum is scaled, and the lse of all."""
+    """Turn the lses of a thread's head, one per part, into the parts' weights.
+
+    Returns:
+        The factor of the weighted sum, and the lse of all parts.
+    """
     top: Float32 = weights[0]
     for p in _others(weights.size):
         top = maximum(top, weights[p])
-    m.comment("Of an empty part 0, also where all are.")
+    m.comment("The weight of an empty part is 0, even if all parts are empty.")
     base = select(top > -INF, top, 0.0)
     for p in unrolled(weights.size):
         weights[p] = exp2(weights[p] - base)
@@ -239,14 +249,14 @@ def _weigh(m, weights, sink):
     return scale, joined
 
 
-# 64 heads on M: a side has half of the dims of O, and a thread two heads, as in sparse_mla_softmax.py.
+# 64 heads on M: a side has half of the dims of O, and a thread has two heads, as in `softmax`.
 
 
 @by_text
 def load_row_sinks(
     m: LeafRecorder, sinks: Registers[Float32], attn_sink: Global[Float32], head0: Int32, heads: Int32 | None,
 ) -> None:  # fmt: skip
-    """The sink logits of the heads, read long before they are wanted."""
+    """Read the sink logits of a thread's heads, long before they are needed."""
     if heads is None:
         mine = attn_sink.part("mine", head0 + first_head(m.thread))
     for r in range(2):
@@ -262,9 +272,9 @@ def store_result_rows(
     scratch: Shared[BFloat16], width: int, lse_scale: Float32, empty_lse: Float32, side: int,
     heads: Int32 | None,
 ) -> None:  # fmt: skip
-    """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
+    """Store this side's half of O as bf16, and the lse. O is scaled by `factor`, and each head for its sink.
 
-    The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
+    The rows pass through shared memory, `width` dims at a time, so the stores write whole sectors.
     """
     joined = m.local("joined", 2, "float32")
     scale = [named(f"scale_{r}", factor[r] * kept_beside(lses[r], sinks[r])) for r in range(2)]
@@ -295,7 +305,8 @@ def store_result_rows(
         )
 
 
-# Splits of a query that leave their parts of O in scratch memory, where their CTAs join them, a share of the dims each.
+# The splits of a query write their parts of O to scratch memory. Their CTAs join the parts, a share of the
+# dims each.
 
 ON_N = 2
 """In place of a side: all of O, with heads on N."""
@@ -303,11 +314,12 @@ ON_N = 2
 
 @dataclass(frozen=True)
 class _Part:
-    """What a thread has of O, by the leaves that join parts: the same dims of each of its heads, piece by piece.
+    """A thread's part of O, for the leaves that join parts: piece by piece the same dims of each head.
 
-    Register i of piece p is of the thread's head `head(column(i))` and of dim `dim(p, i)`. The lanes that have the same heads
-    are `alike` apart, and `lane` is the thread's number among them; `leaves` tells whether it writes the lses of these heads.
-    `first` is the number of the thread's first four among those of all threads and sides.
+    Register i of piece p has dim `dim(p, i)` of the thread's head `head(column(i))`. Lanes at distances
+    `alike` have the same heads. `lane` is the thread's number among these lanes, and `leaves` tells whether
+    it writes the lses of the heads. `first` is the number of the thread's first four, among the fours of all
+    threads and sides.
     """
 
     columns: int
@@ -315,7 +327,10 @@ class _Part:
     first: Value
 
     def room(self, o_partial, place, splits, padded):
-        """Where a thread leaves its fours of the part of a row, a split and the first of its heads, THREADS of them apart."""
+        """Where a thread writes its fours of a part, THREADS fours apart.
+
+        `place` is the part's row, its split and the first of its heads.
+        """
         return o_partial.row("room", place, (splits, padded, LATENT_DIM), self.first * FOUR)
 
 
@@ -365,7 +380,7 @@ class _HeadsOnM(_Part):
 
 
 def _merged_bytes(columns, side):
-    """Of whole rows in bf16 with their lses, as a CTA stores them that comes last and merges alone."""
+    """Bytes of whole rows in bf16 and their lses. The last CTA to arrive stores them if it merges alone."""
     heads, dims = (columns * 4, LATENT_DIM) if side == ON_N else (columns * 32, FOURS * 8)
     return heads * dims * 2 + heads * 4 * dims // LATENT_DIM
 
@@ -383,7 +398,7 @@ def leave_part(
     split: Int32, o_partial: Writes[Global[Float32]], lse_partial: Writes[Global[Float32]], splits: Int32,
     padded: int | Int32,
 ) -> None:  # fmt: skip
-    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    """Write a split's normalised part of O, in the order of threads, and its lses, for `merge_parts`."""
     part, four = _part(side, lses.size, m.thread), m.local("four", FOUR, "float32")
     room = part.room(o_partial, (row, split, head0), splits, padded)
     for u in unrolled(acc.size // FOUR):
@@ -398,12 +413,12 @@ def leave_part(
 
 @recorded
 def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale, empty_lse, heads):
-    """Of each head the base of all parts' lses, what the weighted sum is scaled by, and the lse of all of them."""
+    """For each head: the base of all parts' lses, the factor of the weighted sum, and the joined lse."""
     columns = part.columns
     own_parts = rolled(part.lane, parts, 1 << len(part.alike), at_once=AT_ONCE)
     for column in unrolled(columns):
         base[column], scale[column] = -INF, 0.0
-    m.comment("Each of the lanes that have the same heads looks at some parts.")
+    m.comment("The lanes with the same heads share out the parts.")
     for p in own_parts:
         lses = lses_of(p)
         for column in unrolled(columns):
@@ -431,9 +446,10 @@ def merge_parts(
     lse_partial: Global[Float32], attn_sink: Global[Float32], splits: Int32, padded: int | Int32,
     lse_scale: Float32, empty_lse: Float32, heads: Int32 | None,
 ) -> None:  # fmt: skip
-    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep beside its sink, and store it; and the lse.
+    """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store it.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
+    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids gives 0
+    and `empty_lse`.
     """
     part, size = _part(side, columns, m.thread), 2 * columns
     base, scale, joined = (m.local(text, columns, "float32") for text in ("base", "scale", "joined"))

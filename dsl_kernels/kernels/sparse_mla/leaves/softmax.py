@@ -1,8 +1,8 @@
 """Leaves of the scores and the softmax of sparse MLA on Hopper, with heads on N or on M, by their text.
 
-Registers are a warpgroup's share of a tile as its products leave it (dsl_kernels/tile/fragments.py), but running sums are
-each thread's own until they are completed. All exponents are base 2: logits carry log2(e), and an lse is the log2 of a
-sum.
+A thread's registers are its share of a tile as the products leave it (dsl_kernels/tile/fragments.py). Running
+sums are private to each thread until the end. All exponents are base 2: logits carry log2(e), and an lse is
+the log2 of a sum.
 """
 
 from __future__ import annotations
@@ -25,26 +25,29 @@ from .gather import HEADS, THREADS, is_head
 
 INF = math.inf
 WORD_REGISTERS = 16
-"""A thread's registers of its two heads and 32 tokens."""
+"""Registers of a thread for its two heads and 32 tokens."""
 
 
 def base2_lse(total, top):
-    """log2 of a sum of weights below a maximum; -inf when it is empty."""
+    """The base-2 lse of a sum of weights relative to the maximum `top`; -inf if the sum is empty."""
     return select(total > 0.0, log2(total) + top, -INF)
 
 
 def said_lse(lse2, scale, empty):
-    """A base-2 lse as the caller wants it: in the base that `scale` makes of it, and `empty` where there is no token."""
+    """A base-2 lse as the caller wants it: in the base that `scale` gives, or `empty` without tokens."""
     return select(lse2 > -INF, lse2 * scale, empty)
 
 
 def inverse_sum(total):
-    """1 / sum; 0 when it is empty."""
+    """1 / sum; 0 if the sum is empty."""
     return select(total > 0.0, rcp_approx(total), 0.0)
 
 
 def kept_beside(lse2, sink):
-    """The share of the softmax that tokens keep beside a sink logit (natural log); 1 without one, 0 if there are none."""
+    """The share of the softmax that tokens keep beside a natural-log sink logit.
+
+    It is 1 without a sink and 0 without tokens.
+    """
     return select(lse2 > -INF, rcp_approx(exp2(sink * LOG2_E - lse2) + 1.0), 0.0)
 
 
@@ -53,7 +56,10 @@ def send_scores(
     m: LeafRecorder, scores: Registers[Float32], slots: Shared[Float32], to_slots: Sender, rank: Int32,
     slices: int,
 ) -> None:  # fmt: skip
-    """Send the partial scores to the same thread of every other CTA of the slice group: slot d - 1 receives from rank XOR d."""
+    """Send the partial scores to the same thread of each other CTA of the slice group.
+
+    Slot d - 1 receives from rank XOR d.
+    """
     for d in range(1, slices):
         own = inline(slots.at((d - 1) * scores.size * THREADS + m.thread * FOUR))
         m.do(send_fours(own, to_slots, rank ^ d, scores, FOUR * THREADS))
@@ -61,7 +67,7 @@ def send_scores(
 
 @by_text
 def add_scores(m: LeafRecorder, scores: Registers[Float32], received: Shared[Float32], slices: int) -> None:
-    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    """Add the scores of the other CTAs, pairs first: (0 + 1) + (2 + 3). All CTAs then round alike."""
     slots = received.part("slots", m.thread * FOUR)
     for v in unrolled(scores.size // FOUR):
         for e in range(FOUR):
@@ -71,24 +77,24 @@ def add_scores(m: LeafRecorder, scores: Registers[Float32], received: Shared[Flo
 
 
 def sink_of(attn_sink, head, heads):
-    """The sink logit of a head; of one that the query has not, some head's."""
+    """The sink logit of a head. If the query does not have the head, the last head's."""
     return attn_sink[head if heads is None else minimum(head, heads - 1)]
 
 
-# Heads on N: a warpgroup's columns of scores, S^T, and of O^T are heads. Of a group of eight a thread has two, alike in the eight
-# lanes that differ by four.
+# Heads on N: the columns of S^T and of O^T are heads. A thread has two heads of each group of eight. The
+# eight lanes of a warp whose numbers differ by multiples of four have the same heads.
 
 
 def columns_of(group):
-    """Of the two columns of a thread's group of four registers: their number, and that of the first row's register.
+    """For each of the two columns of a thread's group of four registers: its number and its first register.
 
-    Of 64 rows a thread has two, and the second row's register is two further on.
+    A thread has two of 64 rows. The second row's register is two after the first row's.
     """
     return [(group * 2 + e, group * FOUR + e) for e in range(2)]
 
 
 def column_head(column, thread):
-    """Which head a thread's column is."""
+    """The head of a thread's column."""
     return column // 2 * 8 + thread % 4 * 2 + column % 2
 
 
@@ -98,7 +104,7 @@ EVERY_FOURTH = (4, 8, 16)
 
 @recorded
 def over_lanes(m, value, combine, distances=EVERY_FOURTH):
-    """A value of each thread combined over the lanes of its warp at these distances."""
+    """Combine each thread's value over the lanes of its warp at these distances."""
     for distance in distances:
         value = named(f"over_{distance}", combine(value, exchange(value, distance)))
     return value
@@ -108,7 +114,10 @@ def over_lanes(m, value, combine, distances=EVERY_FOURTH):
 def mask_scores(
     m: LeafRecorder, scores: Registers[Float32], low: Int32, high: Int32, sm_scale: Float32,
 ) -> None:  # fmt: skip
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
+    """
     own = select(m.thread < 64, low, high) >> (m.thread // WARP % 2 * 16 + m.thread % WARP // 4)
     scale = sm_scale * LOG2_E
     for r in range(2):
@@ -120,7 +129,7 @@ def mask_scores(
 
 @recorded
 def _leave_columns(m, red, values):
-    """Leave one value a column and warp for the other warps."""
+    """Leave one value per column and warp for the other warps."""
     if m.thread % WARP < 4:
         for column in unrolled(values.size):
             red[column_head(column, m.thread), m.thread // WARP] = values[column]
@@ -148,7 +157,7 @@ def _join_warps(m, top, red, combine):
 
 @by_text
 def join_maxima(m: LeafRecorder, top: Registers[Float32], red: Shared[Float32]) -> None:
-    """The maxima of the heads over the four warps."""
+    """Compute the maxima of the heads over the four warps."""
     _join_warps(m, top, red, maximum)
 
 
@@ -157,10 +166,11 @@ def online_softmax(
     m: LeafRecorder, scores: Registers[Float32], sums: Registers[Float32], acc: Registers[Float32],
     peak: Registers[Float32], top: Registers[Float32],
 ) -> None:  # fmt: skip
-    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+    """Replace S by P = exp2(S - maximum), and rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads. To rescale only where a
-    maximum has grown by much takes a branch around O, and that costs more than it saves (docs/performance.md).
+    The sums stay private to each thread until the end: one addition per element, and threads exchange
+    nothing. A rescale only if a maximum has risen much would need a branch around O, and that costs more than
+    it saves (docs/performance.md).
     """
     for group in unrolled(scores.size // FOUR):
         for column, i in columns_of(group):
@@ -185,13 +195,13 @@ def leave_sums(m: LeafRecorder, red: Shared[Float32], sums: Registers[Float32]) 
 
 @by_text
 def join_sums(m: LeafRecorder, top: Registers[Float32], red: Shared[Float32]) -> None:
-    """The sums of the heads over the four warps."""
+    """Compute the sums of the heads over the four warps."""
     _join_warps(m, top, red, add)
 
 
 @recorded
 def _scale_column(m, acc, each, register, factor):
-    """Multiply a column of O, of which every `each` registers have 64 rows, by a factor."""
+    """Multiply a column of O by a factor. Each `each` registers of O have 64 rows."""
     for block in unrolled(acc.size // each):
         for at in (block * each + register, block * each + register + 2):
             acc[at] = acc[at] * factor
@@ -200,7 +210,7 @@ def _scale_column(m, acc, each, register, factor):
 @moves(stored=lambda target: target)
 @by_text
 def store_weights(m: LeafRecorder, target: Shared[BFloat16], scores: Registers[Float32]) -> None:
-    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    """Write P as bf16 in the layout that its product reads. If there are eight heads, they are the rows."""
     first, lane = m.thread // WARP * 16, m.thread % WARP
     if target.shape[0] == 8:
         place = inline(target.group_at(lane % 8, first + lane // 8 % 2 * 8, 8))
@@ -215,7 +225,7 @@ def store_weights(m: LeafRecorder, target: Shared[BFloat16], scores: Registers[F
 def normalise(
     m: LeafRecorder, acc: Registers[Float32], top: Registers[Float32], peak: Registers[Float32],
 ) -> None:  # fmt: skip
-    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    """Divide O by the sums, and replace the sums by the base-2 lse. An empty column gives 0 and -inf."""
     each = top.size * 2
     for group in unrolled(each // FOUR):
         for column, i in columns_of(group):
@@ -224,13 +234,13 @@ def normalise(
             _scale_column(m, acc, each, i, inverse)
 
 
-# 64 heads on M: each of two warpgroups (sides) scores half of the tokens and has half of the dims of O. A thread has two
-# heads, HALF_ROWS apart, each in the four lanes of a quad.
+# 64 heads on M: each of two warpgroups (sides) scores half of the tokens and has half of the dims of O. A
+# thread has two heads, HALF_ROWS apart. The four lanes of a quad have the same heads.
 
 
 @recorded
 def leave_heads(m, place, rows, heads=None):
-    """Leave one value a head, by one lane of each quad; of so many heads."""
+    """Leave one value per head, from one lane of each quad; for the first `heads` heads, None for all."""
     if m.thread % 4 == 0:
         mine = place.part("mine", first_head(m.thread))
         for r in range(2):
@@ -242,7 +252,10 @@ def leave_heads(m, place, rows, heads=None):
 def mask_columns(
     m: LeafRecorder, scores: Registers[Float32], low: Int32, high: Int32, sm_scale: Float32,
 ) -> None:  # fmt: skip
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf.
+
+    `low` has a bit for each of the first 32 tokens, `high` for each of the next 32.
+    """
     scale = sm_scale * LOG2_E
     for i in unrolled(scores.size):
         scores[i] = scores[i] * scale
@@ -255,7 +268,7 @@ def mask_columns(
 
 
 def _shrinking(peak, risen):
-    """What is summed up below one maximum times this is below a higher one; neither may have seen a token."""
+    """The factor from a sum relative to one maximum to a sum relative to a higher one; both may be -inf."""
     return select(peak == risen, 1.0, exp2(peak - risen))
 
 
@@ -264,7 +277,11 @@ def softmax_rows(
     m: LeafRecorder, scores: Registers[Float32], sums: Registers[Float32], peak: Registers[Float32],
     factor: Registers[Float32], rise: int,
 ) -> None:  # fmt: skip
-    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows exceeds one by `rise`."""
+    """Replace S by P = exp2(S - maximum).
+
+    The maxima of a warp rise if one of its scores exceeds the row's maximum by `rise`. `factor` rescales what
+    is relative to the old maximum.
+    """
     most = [named(f"most_{r}", row_most(scores, r)) for r in range(2)]
     for r in range(2):
         factor[r] = 1.0
@@ -275,7 +292,7 @@ def softmax_rows(
             peak[r] = risen
             sums[r] = sums[r] * factor[r]
     for r in range(2):
-        m.comment("No token of this half may be valid, nor one before it.")
+        m.comment("The maximum is -inf if no token so far is valid.")
         base = select(peak[r] == -INF, 0.0, peak[r])
         for j in unrolled(scores.size // FOUR):
             for i in of_row(j, r):
@@ -285,7 +302,7 @@ def softmax_rows(
 
 @by_text
 def share_peak(m: LeafRecorder, target: Shared[Float32], peak: Registers[Float32]) -> None:
-    """Leave the maxima that P is below for the other side."""
+    """Leave the maxima that P is relative to for the other side."""
     leave_heads(m, target, peak)
 
 
@@ -294,7 +311,7 @@ def follow_peak(
     m: LeafRecorder, peak: Registers[Float32], sums: Registers[Float32], acc: Registers[Float32],
     other: Shared[Float32],
 ) -> None:  # fmt: skip
-    """Raise the maxima to those that the other side's P is below, which are no lower."""
+    """Raise the maxima to those of the other side's P, which are no lower."""
     theirs = other.part("theirs", first_head(m.thread))
     if any_lane((theirs[0] != peak[0]) | (theirs[HALF_ROWS] != peak[1])):
         for r in range(2):
@@ -306,7 +323,7 @@ def follow_peak(
 
 @by_text
 def share_sums(m: LeafRecorder, sums: Registers[Float32], red: Shared[Float32], side: int) -> None:
-    """Complete this side's sums and leave them for the other."""
+    """Complete this side's sums and leave them for the other side."""
     for r in range(2):
         sums[r] = quad_sum(sums[r])
     leave_heads(m, red.part("own", side * HEADS), sums)
@@ -317,7 +334,10 @@ def total_rows(
     m: LeafRecorder, sums: Registers[Float32], peak: Registers[Float32], factor: Registers[Float32],
     red: Shared[Float32], side: int,
 ) -> None:  # fmt: skip
-    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
+    """Set `factor` to 1 / sum of both sides, and replace the sums by the base-2 lse.
+
+    An empty row gives 0 and -inf.
+    """
     theirs = red.part("theirs", first_head(m.thread) + (1 - side) * HEADS)
     for r in range(2):
         total = sums[r] + theirs[HALF_ROWS * r]

@@ -1,15 +1,18 @@
-"""Sparse MLA as a tile program: tokens on M, heads on N, the gathered latent tile read as key and as value.
+"""Sparse MLA as a tile program: tokens on M, heads on N. The gathered latent tile is both key and value.
 
     S[tokens, heads] = K Q^T,   P = online softmax over tokens,   O[512, heads] += K^T P
 
-A CTA owns one query, one block of at most 64 heads and one split of the id row (tiles split, split + splits, ...).
-Tiles without a valid id are skipped by every role on its own reading of the ids. Splits meet in global memory, so the
-operation is one launch: each CTA merges a share where those of a row may wait for one another, elsewhere the last to come
-merges. With 64 heads on M (Hopper) the products are the other way round, and a CTA takes consecutive tiles, of one query or of
+A CTA has one query, one block of at most 64 heads and one split of the id row (tiles split, split + splits,
+...). Each role reads the ids itself and skips tiles without a valid id. Splits meet in global memory, so the
+operation is one launch. If the CTAs of a row may wait for one another, each merges a share. Otherwise the
+last CTA to arrive merges.
+
+With 64 heads on M the products are transposed. A CTA then takes consecutive tiles, of one query or of
 several.
 
-Each structure has a module with its schedules and the bodies of its roles (`blackwell`, `on_n`, `on_m`); the walks over
-tiles that the bodies make are in `common` and `shares`. Here are the knobs and what they need of a call.
+Each structure has a module with its schedules and the bodies of its roles: `blackwell`, `lone`, `pair`,
+`on_n`, `on_m`. The bodies' walks over tiles are in `common` and `shares`. This module has the knobs and what
+they need of a call.
 """
 
 from __future__ import annotations
@@ -42,19 +45,37 @@ SLICES = (1, 2, 4)
 HEADS = (8, 16, 32, 64, 128)
 """Numbers of heads that have kernels of their own."""
 OF_ANY_HEADS = ("nope8", "v41")
-"""Formats of a cache for which no number of heads has."""
-# Kernels for any other number of heads have blocks, of which the last one may have fewer heads. On Blackwell a block of 0 is
-# at most 64 heads, and heads lie on N whatever it is.
+"""Formats of a cache whose kernels all take any number of heads."""
+# Kernels for any other number of heads have blocks of heads, and the last block may have fewer. On Blackwell
+# a block of 0 is at most 64 heads, and kernels for any number of heads have the heads on N.
 KNOBS = (
     Knob("heads", "h", ((*HEADS, "any"),), "query heads"),
-    Knob("kv", "", (("bf16", "nope", "fp8", "nope8", "v4", "v41"),), "cache format: bf16 rows with rope dims beside them or without, or fp8 tokens of 656 bytes or of DeepSeek-V4 dequantised on the way in"),
-    Knob("tile", "bt", ((64, 128),), "tokens a tile"),
+    Knob(
+        "kv", "", (("bf16", "nope", "fp8", "nope8", "v4", "v41"),),
+        "cache format: bf16 rows with or without separate rope dims, or fp8 tokens (656 or 528 bytes, or "
+        "DeepSeek-V4's) that are dequantised as they are gathered",
+    ),
+    Knob("tile", "bt", ((64, 128),), "tokens per tile"),
     Knob("stages", "st", ((2, 3, 4),), "gathered tiles in flight", ("sm_90a",)),
-    Knob("cluster", "cl", ((1, 2, 4, 8, 16),), "splits of a row that meet as a cluster and share out the merge"),
-    Knob("slices", "sl", (SLICES,), "CTAs of a cluster that share out the dims and add their partial scores", ("sm_90a",), 1),
-    Knob("block", "hb", ((0, 16, 32, 64),), "heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N", plain=0),
-    Knob("exchange", "ex", ((1, 2),), "CTAs of a query that unpack a share of its tokens each and send it on", ("sm_90a",), 1),
-    Knob("gather", "", (("cp_async", "gather4"),), "row gather: 16-byte copies by a warpgroup, or TMA gather4", ("sm_100a",)),
+    Knob(
+        "cluster", "cl", ((1, 2, 4, 8, 16),), "splits of a row that form a cluster and share out the merge"
+    ),
+    Knob(
+        "slices", "sl", (SLICES,), "CTAs of a cluster that share out the dims and add their partial scores",
+        ("sm_90a",), 1,
+    ),
+    Knob(
+        "block", "hb", ((0, 16, 32, 64),),
+        "heads of a CTA; 0: all, at most 32; 64: 64 heads on M instead of N", plain=0,
+    ),
+    Knob(
+        "exchange", "ex", ((1, 2),),
+        "CTAs of a query; each unpacks a share of its tokens and sends it to the others", ("sm_90a",), 1,
+    ),
+    Knob(
+        "gather", "", (("cp_async", "gather4"),), "row gather: 16-byte copies by a warpgroup, or TMA gather4",
+        ("sm_100a",),
+    ),
 )  # fmt: skip
 
 
@@ -69,10 +90,11 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     schedule: Schedule = _structure(k, arch).declare(k, arch)
     if getattr(k, "slices", 1) == 1:
         return schedule
-    # Registers for as many CTAs as shared memory lets in: left to itself, CuTe DSL's compiler saves them for more, and a
-    # merge then has few loads in flight.
+    # Registers for as many CTAs per SM as fit into shared memory. By default CuTe DSL's compiler leaves
+    # registers for more CTAs, and a merge then has few loads in flight.
     resident = arch.smem_per_sm // (schedule.smem_bytes() + RESERVED_SMEM)
-    # With a lone CTA's registers, though, it would unpack all of an fp8 tile before it stored any.
+    # But with all registers for one CTA per SM, the compiler would unpack an fp8 tile whole before the first
+    # store.
     return schedule if unpacked(k) and resident == 1 else replace(schedule, min_ctas_per_sm=resident)
 
 
@@ -87,7 +109,7 @@ def _some_tile(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 
 def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    """Splits that the caller fixed: whole clusters, at most one a tile and slice."""
+    """Why the caller's `splits` do not fit: they must be whole clusters, at most one per tile and slice."""
     splits, cluster = call.get("splits"), knobs.get("cluster", 1)
     if splits is None:
         return None
@@ -104,12 +126,18 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
         return f"splits = {splits} in clusters of {cluster} share out no {merged_rows(k)} rows evenly"
     ctas, slots = blocks_of(k, call) * splits, call["sms"] * (sliced_ctas_per_sm(k) if sliced else 1)
     if ctas > slots:
-        return f"splits = {splits} of {call['t']} queries are {ctas} CTAs that wait for one another, where {slots} run at once"
+        return (
+            f"splits = {splits} of {call['t']} queries are {ctas} CTAs that wait for one another, "
+            f"where {slots} run at once"
+        )
     return None
 
 
 def _heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    """Blocks that may have fewer heads serve the calls that no kernel of whole blocks is built for."""
+    """Why a variant does not take the call's heads.
+
+    Kernels for any number of heads take the calls that no kernel for a fixed number of heads takes.
+    """
     heads, built = call.get("heads"), knobs.get("heads")
     if heads is None or built in (None, heads):
         return None
@@ -120,19 +148,25 @@ def _heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 
 def _dealt_out(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
-    """Whether kernels of whole blocks take a call: those that go on from query to query take none without tiles, nor splits
-    that cannot run at once.
+    """Whether kernels for a fixed number of heads take a call.
+
+    Kernels that go on from query to query take no call without tiles, and none with splits that cannot run at
+    once.
     """
     own = {**knobs, "heads": call["heads"], "block": 0}
     return not goes_on(SimpleNamespace(**own)) or not (_some_tile(own, call) or _splits(own, call))
 
 
 def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
-    """By what CTAs of a query join their parts: an inbox for each where CTAs share out the dims, elsewhere memory of the parts."""
+    """Memory through which the CTAs of a query join their parts.
+
+    If CTAs share out the dims, each CTA has an inbox. Otherwise the parts are in global memory.
+    """
     if getattr(k, "slices", 1) > 1:
         return (
             OperandSpec(
-                "inboxes", ("inbox_words",), "int32", "workspace", zeroed=True, doc="parts of O with their lses, for each CTA"
+                "inboxes", ("inbox_words",), "int32", "workspace", zeroed=True,
+                doc="parts of O with their lses, for each CTA",
             ),
             OperandSpec("splits", (), "int32", "scalar", doc="CTAs of a query and block of heads"),
         )  # fmt: skip
@@ -140,12 +174,16 @@ def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
     found = (
         OperandSpec("o_partial", ("t", "splits", heads, LATENT_DIM), "float32", "workspace"),
         OperandSpec("lse_partial", ("t", "splits", heads), "float32", "workspace", doc="base 2"),
-        OperandSpec("arrivals", ("counters",), "int32", "workspace", zeroed=True, doc="how many splits have come"),
+        OperandSpec(
+            "arrivals", ("counters",), "int32", "workspace", zeroed=True, doc="how many splits have arrived"
+        ),
     )  # fmt: skip
     if shares_out(k):
         return (
             *found,
-            OperandSpec("ctas", (), "int32", "scalar", doc="CTAs that share out the units, a block of heads"),
+            OperandSpec(
+                "ctas", (), "int32", "scalar", doc="CTAs per block of heads; they share out the units"
+            ),
         )
     if k.cluster > 1:
         return found

@@ -1,16 +1,25 @@
-"""Sparse MLA on Blackwell: tcgen05 with the accumulators in tensor memory, rows gathered by threads or by TMA.
+"""Sparse MLA on Blackwell with heads on N: tcgen05, and accumulators in tensor memory.
 
-A CTA has one query and block of heads, or (`goes_on`) takes a share of the tiles of all queries and goes on from query to query.
-Rings and their phases then go on too: uses of `kv`, `pe`, `s`, `p` and `o` are numbered by the CTA's live tiles, those of `q` by its
-queries, and a use's parity is that of its number over the slots.
+Threads gather the rows, or TMA does. A CTA has one query and block of heads. Or (`goes_on`) the CTA takes a
+share of the tiles of all queries and goes on from query to query. Its rings and their phases then go on too:
+the CTA's live tiles number the uses of `kv`, `pe`, `s`, `p` and `o`, and its queries number those of `q`. The
+parity of use `i` is that of `i // slots`.
 
-| ring | filled by | read by | full counts | empty counts | of the next query |
-|---|---|---|---|---|---|
-| q | softmax: cp.async | mma | 128, a thread each | commit, after the query's last scores | filled before the epilogue of this one |
-| kv, pe | producer | mma | 128, a thread each | commit, after the values, or the rope dims' scores | as slots fall free |
-| s | mma | softmax | commit | 4 | the first scores come while O is written |
-| p | softmax | mma | 4 | commit; gives back o | after O is written |
-| o | mma | softmax | commit | - (full of p) | the first product does not accumulate |
+| ring | filled by | read by | full counts | empty counts |
+|---|---|---|---|---|
+| q | softmax: cp.async | mma | 128, a thread each | commit, after the query's last scores |
+| kv, pe | producer | mma | 128, a thread each | commit, after the values, or the rope dims' scores |
+| s | mma | softmax | commit | 4 |
+| p | softmax | mma | 4 | commit; gives back o |
+| o | mma | softmax | commit | - (full of p) |
+
+When a CTA goes on to the next query:
+
+- `q` is filled before the epilogue of the current query;
+- `kv` and `pe` are filled as slots become free;
+- the first scores arrive in `s` while O is written;
+- `p` is filled after O is written;
+- the first product does not accumulate into `o`.
 """
 
 from __future__ import annotations
@@ -55,14 +64,14 @@ from .common import (
 from .shares import TilesInTurn, TwoScopesInTurn, each_query, has_next, merge_parts, parts_of_query
 from .shares import start as start_share
 
-# tcgen05 with M = 128 takes N in steps of 16: eight heads are padded.
+# tcgen05 with M = 128 takes N in steps of 16, so eight heads are padded to 16.
 BLACKWELL_MIN_N = Size(16, "PADDED_HEADS")
 # The ring on Blackwell holds quarter tiles: 64 tokens x 128 of the 512 latent dims.
 UNIT = Size(128, "UNIT")
 UNITS = Size(LATENT_DIM // UNIT, "UNITS")
-# Copies of a query whose places a thread finds together where it lacks registers.
+# Copies of a query whose addresses a thread computes together if it lacks registers.
 COPIES = 8
-# The leaves that load scales and units of tokens in pages, and write units.
+# The leaves that load scales and units of tokens in pages, and that write units.
 PAGE_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
     "v4": (leaf_sm100.load_v4_scales, leaf_sm100.load_v4_unit, leaf_sm100.write_v4_unit),
     "v41": (leaf_sm100.load_v41_scales, leaf_sm100.load_v41_unit, leaf_sm100.write_v41_unit),
@@ -70,7 +79,7 @@ PAGE_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
 
 
 def row_map(operand: str, columns: int) -> TensorMap:
-    """Gathers rows: gather4 takes boxes of one row by one 128-byte panel."""
+    """A tensor map to gather rows: gather4 takes boxes of one row by one 128-byte panel."""
     return TensorMap(
         f"{operand}_map",
         operand,
@@ -95,7 +104,9 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     units = Size(min(11, (arch.smem_per_cta - others) // unit_bytes), "UNIT_STAGES")
     bulk, walks = k.gather == "gather4", goes_on(k)
 
-    rows = Buffer.own("rows", "producer", k.tile, "int32", 32, "ids of the rows to copy, alike in all lanes")
+    rows = Buffer.own(
+        "rows", "producer", k.tile, "int32", 32, "ids of the rows to copy, the same in all lanes"
+    )
     each = {"v4": V4_WORDS, "v41": V41_WORDS}.get(k.kv, TOKEN_WORDS)
     words = Buffer.own("words", "producer", 2 * each, "uint32", doc="tokens in flight")
     coming = Buffer.own(
@@ -111,38 +122,63 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ),
         buffers=(
             *queries(n, LATENT_DIM, rope),
-            Buffer("kv_s", shared, (k.tile, UNIT), "bfloat16", units, swizzle=128, doc="read K-major for scores, MN-major for values"),
+            Buffer(
+                "kv_s", shared, (k.tile, UNIT), "bfloat16", units, swizzle=128,
+                doc="read K-major for scores, MN-major for values",
+            ),
             *rope_rows("pe_s", k.tile, rope, small),
             Buffer("p_s", shared, (k.tile, n), "bfloat16", small, swizzle=min(128, 2 * n)),
-            Buffer("red_s", shared, (n, 4), "float32", 2, doc="maxima, then sums, across warps, by tile parity"),
+            Buffer(
+                "red_s", shared, (n, 4), "float32", 2, doc="maxima, then sums, across warps, by tile parity"
+            ),
             Buffer("stat_s", shared, (n,), "float32", doc="rescale factors, then 1 / sum"),
             *(() if walks else (Buffer("last_s", shared, (1,), "int32"),)),
             Buffer("o_t", tensor, (UNIT, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
             Buffer("s_t", tensor, (k.tile, n), "float32", 2),
             Buffer.own("scores", "softmax", n // 2),
-            Buffer.own("sums", "softmax", n // 4, doc="of its tokens"),
+            Buffer.own("sums", "softmax", n // 4, doc="of the thread's tokens"),
             *(Buffer.own(text, "softmax", n // 4) for text in ("top", "peak")),
             Buffer.own("held", "softmax", 16, doc="columns of O^T that are rescaled or stored"),
             *((rows,) if bulk else (words, coming) if unpacked(k) else ()),
         ),
         pipelines=(
-            Pipeline("q", ("q_s", "qpe_s") if rope else ("q_s",), "softmax", Engine.CP_ASYNC, (Reader("mma", Engine.TCGEN05),), rounds="loop" if walks else "once"),
-            Pipeline("kv", ("kv_s",), "producer", fill, (Reader("mma", Engine.TCGEN05),), units, doc="four units a tile; each is read twice"),
+            Pipeline(
+                "q", ("q_s", "qpe_s") if rope else ("q_s",), "softmax", Engine.CP_ASYNC,
+                (Reader("mma", Engine.TCGEN05),), rounds="loop" if walks else "once",
+            ),
+            Pipeline(
+                "kv", ("kv_s",), "producer", fill, (Reader("mma", Engine.TCGEN05),), units,
+                doc="four units per tile; each is read twice",
+            ),
             *((Pipeline("pe", ("pe_s",), "producer", fill, rope_reader, small),) if rope else ()),
             Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), 2),
-            Pipeline("p", ("p_s",), "softmax", Engine.THREADS, (Reader("mma", Engine.TCGEN05),), small, doc="also returns o"),
-            Pipeline("o", ("o_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), returned_by="p", accumulates=True),
+            Pipeline(
+                "p", ("p_s",), "softmax", Engine.THREADS, (Reader("mma", Engine.TCGEN05),), small,
+                doc="also gives back o",
+            ),
+            Pipeline(
+                "o", ("o_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), returned_by="p",
+                accumulates=True,
+            ),
         ),
         mmas=(
-            Mma("qk_nope", "tcgen05", "mma", k.tile, n, UNIT, "bfloat16", a="kv_s", b="q_s", acc="s_t", doc="S^T += K Q^T, a unit of the dims"),
+            Mma(
+                "qk_nope", "tcgen05", "mma", k.tile, n, UNIT, "bfloat16", a="kv_s", b="q_s", acc="s_t",
+                doc="S^T += K Q^T, a unit of the dims",
+            ),
             *(
-                (Mma("qk_pe", "tcgen05", "mma", k.tile, n, ROPE_DIM, "bfloat16", a="pe_s", b="qpe_s", acc="s_t", doc="the rope dims"),)
+                (
+                    Mma(
+                        "qk_pe", "tcgen05", "mma", k.tile, n, ROPE_DIM, "bfloat16", a="pe_s", b="qpe_s",
+                        acc="s_t", doc="the rope dims",
+                    ),
+                )
                 if rope
                 else ()
             ),
             Mma(
-                "pv", "tcgen05", "mma", UNIT, n, k.tile, "bfloat16", a_major="mn", b_major="mn", a="kv_s", b="p_s", acc="o_t",
-                doc="O^T += K^T P^T, a unit of the dims",
+                "pv", "tcgen05", "mma", UNIT, n, k.tile, "bfloat16", a_major="mn", b_major="mn", a="kv_s",
+                b="p_s", acc="o_t", doc="O^T += K^T P^T, a unit of the dims",
             ),
         ),
         grid=(dim("ctas") * head_blocks(k),) if walks else (dim("t") * head_blocks(k), dim("splits")),
@@ -156,7 +192,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 def _number_of_query(walk: Walk | TilesInTurn) -> Value:
-    """How many queries this CTA has had."""
+    """How many queries this CTA has finished."""
     return walk.done if isinstance(walk, TilesInTurn) else 0
 
 
@@ -186,9 +222,9 @@ def _is_over(walk: Walk | TilesInTurn, turn: Value) -> Value:
 
 @recorded
 def _gather_rows(m: Recorder, walk: Walk | TilesInTurn) -> None:
-    """bf16 rows: a tile is four units of 128 latent dims and one of rope dims, if there are any.
+    """Gather bf16 rows. A tile is four units of 128 latent dims, and one of rope dims if there are any.
 
-    Threads copy 16 bytes each, or the copy engine copies rows by number.
+    Each thread copies 16 bytes at a time, or TMA copies rows by number.
     """
     bulk = m.k.gather == "gather4"
 
@@ -216,10 +252,10 @@ def _gather_rows(m: Recorder, walk: Walk | TilesInTurn) -> None:
 
 @recorded
 def _gather_tokens(m: Recorder, walk: Walk | TilesInTurn) -> None:
-    """fp8 tokens: a tile waits in registers, and each unit that is written makes room for the next tile's.
+    """Gather fp8 tokens. A tile waits in registers, and each written unit makes room for the next tile's.
 
-    Scales, which the first unit needs, are asked for first. A CTA that goes on has a query's last tile wait for the first one of
-    the next query.
+    The scales are loaded first because the first unit needs them. In a CTA that goes on, a query's last tile
+    waits for the first tile of the next query.
     """
 
     def load(at: int | Expr, first: int | Expr) -> None:
@@ -253,7 +289,10 @@ def _gather_tokens(m: Recorder, walk: Walk | TilesInTurn) -> None:
 
 @recorded
 def _gather_pages(m: Recorder, walk: TwoScopes | TwoScopesInTurn) -> None:
-    """Tokens of two scopes, as `_gather_tokens`; of DeepSeek-V4's the last unit is half fp8 values and half rope dims, as they are."""
+    """Gather tokens of two scopes, as `_gather_tokens` does.
+
+    The last unit of DeepSeek-V4's tokens is half fp8 values and half rope dims, which are copied as they are.
+    """
     load_scales, load_unit, write_unit = PAGE_LEAVES[m.k.kv]
 
     def load(leaf: Callable[..., None], *target: View | int, pages: tuple[Value, ...]) -> None:
@@ -283,7 +322,7 @@ def _gather_pages(m: Recorder, walk: TwoScopes | TwoScopesInTurn) -> None:
 
 @recorded
 def _issue(m: Recorder, walk: Walk | TilesInTurn) -> None:
-    """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
+    """Issue the products: the scores of tile i + 1 before the values of tile i, so softmax never idles."""
     n = m.c.n
 
     def attend() -> None:
@@ -306,7 +345,7 @@ def _issue(m: Recorder, walk: Walk | TilesInTurn) -> None:
                 walk.it += 1
             if goes_on(m.k) and turn == walk.turns:
                 q.release()
-            m.comment("The values of a tile follow the scores of the next one, so that softmax never idles.")
+            m.comment("A tile's values come after the next tile's scores, so softmax never idles.")
             if late and (walk.live or turn == walk.turns):
                 p = walk.p.reader.wait(done)
                 o = walk.o.producer.acquire(done)
@@ -346,7 +385,10 @@ def _copy_queries(walk: Walk | TilesInTurn, row: Value, use: Value) -> None:
 
 @recorded
 def _softmax(m: Recorder, walk: Walk | TilesInTurn) -> None:
-    """Queries, then tile by tile P in place of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
+    """Copy the queries, then replace S by P, tile by tile.
+
+    O stays in tensor memory and is rescaled only when a maximum has risen.
+    """
 
     def attend() -> None:
         if isinstance(walk, TilesInTurn):
@@ -382,7 +424,7 @@ def _softmax(m: Recorder, walk: Walk | TilesInTurn) -> None:
                 leaf_sm100.weigh_tokens(m, walk.scores, walk.sums, walk.peak)
                 leaf_softmax.store_weights(m, p.p_s, walk.scores)
                 m.comment(
-                    "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
+                    "If O was not rescaled, wait for it here: a parity tells only adjacent phases apart."
                 )
                 if walk.it > begin and not grown:
                     walk.o.reader.wait(walk.it - 1).release()
@@ -397,9 +439,10 @@ def _softmax(m: Recorder, walk: Walk | TilesInTurn) -> None:
 
 @recorded
 def _leave_output(walk: Walk | TilesInTurn, begin: Value) -> None:
-    """Normalise O and write it with its lse: the result, or a split's part, and then this CTA's share of the merged parts.
+    """Normalise O and write it with its lse, as the result or as a split's part; then merge this CTA's share.
 
-    A CTA that goes on first starts the copies of its next query, and merges when it has left all of its parts.
+    A CTA that goes on first starts the copies of its next query, and merges only after it has written all of
+    its parts.
     """
     m, row, head0 = walk.m, walk.row, walk.head0
     if isinstance(walk, TilesInTurn) and has_next(walk):
@@ -440,7 +483,7 @@ def _leave_output(walk: Walk | TilesInTurn, begin: Value) -> None:
 
 @recorded
 def _merge_heads(walk: Walk | TilesInTurn, row: Value, share: Value, shares: Value) -> None:
-    """Join the parts of a query for a share of the heads; of a CTA that goes on, shares are the parts."""
+    """Join the parts of a query for a share of the heads. If the CTA goes on, each part has one share."""
     m = walk.m
     leaf_sm100.merge_heads(
         m, row, walk.head0, share, shares, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,

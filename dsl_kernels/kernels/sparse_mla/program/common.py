@@ -1,4 +1,7 @@
-"""What the schedules of sparse MLA share: sizes, memory of the queries, and a CTA's walk over the tiles of its row."""
+"""What the schedules of sparse MLA share.
+
+The module holds sizes, the buffers of the queries, and a CTA's walk over the tiles of its row.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,16 @@ from ....tile.text import Global, Recorder, Value, View, ceildiv, dim, maximum, 
 from ..leaves import gather as leaf_gather
 
 LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
-# The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
+# The running maximum rises only when a score exceeds it by this many powers of two. Most tiles then need no
+# rescaling.
 RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
 
 
 class Kernel(Names):
-    """Pipelines, operands, sizes, scalars and buffers of sparse attention; which buffers there are depends on the schedule."""
+    """Names of sparse MLA: pipelines, operands, sizes, scalars and buffers.
+
+    Each schedule has some of the buffers.
+    """
 
     kv: Channel
     o: Channel
@@ -95,41 +102,47 @@ class Kernel(Names):
 
 
 def rope_dims(k: SimpleNamespace) -> Size:
-    """Dims of a row that are no values; of DeepSeek-V4's rows and of those without rope there are none."""
+    """Dims of a row that are keys but no values: 0 for DeepSeek-V4's rows and for rows without rope."""
     return ROPE_DIM if k.kv in ("bf16", "fp8") else Size(0, "ROPE")
 
 
 def unpacked(k: SimpleNamespace) -> bool:
-    """Whether rows are tokens that threads unpack to bf16."""
+    """Whether rows are fp8 tokens that threads unpack to bf16."""
     return k.kv in ("fp8", "nope8") or two_scopes(k)
 
 
 def two_scopes(k: SimpleNamespace) -> bool:
-    """Whether queries attend to two paged caches in one softmax, as DeepSeek-V4's do: a window and compressed tokens."""
+    """Whether queries attend to two paged caches in one softmax.
+
+    DeepSeek-V4's queries do: to a window and to compressed tokens.
+    """
     return k.kv in ("v4", "v41")
 
 
 def head_block(k: SimpleNamespace) -> int:
-    """Heads of one CTA: what its block says, or all. Tensor memory has room for 64, a warpgroup's registers for 32."""
+    """Heads of one CTA: those of `block`, or all up to a limit.
+
+    Tensor memory has room for 64 heads, and a warpgroup's registers have room for 32.
+    """
     most = Size(32 if hasattr(k, "stages") else 64, "HEAD_BLOCK")
     return getattr(k, "block", 0) or min(k.heads, most)
 
 
 def heads_on_m(k: SimpleNamespace) -> bool:
-    """Whether heads lie on M instead of N: in Hopper's blocks of 64."""
+    """Whether heads are on M instead of N: in Hopper's blocks of 64."""
     return hasattr(k, "stages") and getattr(k, "block", 0) == 64
 
 
 def is_lone(k: SimpleNamespace) -> bool:
-    """Whether 64 heads lie on M in one CTA on Blackwell."""
+    """Whether 64 heads are on M in one CTA on Blackwell."""
     return not hasattr(k, "stages") and (k.heads, k.tile, getattr(k, "block", 0)) == (64, 64, 64)
 
 
 def goes_on(k: SimpleNamespace) -> bool:
     """Whether a CTA on Blackwell goes on from query to query.
 
-    Kernels with heads on M do. With heads on N, kernels do whose threads gather whole blocks of heads, but for 64 and 128
-    heads of bf16 rows, for which kernels with heads on M are there too.
+    Kernels with heads on M go on. Kernels with heads on N go on if their threads gather and the number of
+    heads is fixed. The exceptions are 64 and 128 heads of bf16 rows, which have kernels with heads on M too.
     """
     if hasattr(k, "stages"):
         return False
@@ -138,9 +151,9 @@ def goes_on(k: SimpleNamespace) -> bool:
 
 
 def lacks_registers(k: SimpleNamespace) -> bool:
-    """Whether a thread that goes on has none left for what does not change from query to query: its 64 heads lie on N.
+    """Whether a thread that goes on has no registers for what stays the same from query to query.
 
-    Such places and numbers are found anew for each query.
+    Its 64 heads are on N. The thread computes such addresses and numbers anew for each query.
     """
     return goes_on(k) and not is_lone(k) and k.tile == 64 and head_block(k) == 64
 
@@ -151,7 +164,7 @@ def shares_out(k: SimpleNamespace) -> bool:
 
 
 def head_blocks(k: SimpleNamespace) -> Any:
-    """Blocks of heads of a query: so many, or what follows from the heads of a call that may have any number."""
+    """Blocks of heads of a query: a number, or an expression of the call's heads if the number is open."""
     if k.heads == "any":
         return ceildiv(dim("heads"), head_block(k))
     return k.heads // head_block(k)
@@ -163,7 +176,7 @@ def one_block(k: SimpleNamespace) -> bool:
 
 
 def padded_heads(k: SimpleNamespace) -> Any:
-    """The heads that all blocks of a query have room for."""
+    """Heads that all blocks of a query together have room for."""
     return head_blocks(k) * head_block(k) if k.heads == "any" else k.heads
 
 
@@ -173,30 +186,30 @@ def blocks_of(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
 
 
 def sliced_ctas_per_sm(k: SimpleNamespace) -> int:
-    """Two CTAs of small tiles hide each other's exchange."""
+    """CTAs per SM of a kernel with slices: two CTAs of small tiles hide each other's exchange."""
     return 2 if k.stages == 2 and head_block(k) <= 16 else 1
 
 
 def merged_rows(k: SimpleNamespace) -> int:
-    """Rows of 16 dims by 8 heads that a slice of O has. CTAs send one another whole rows, and merge whole rows."""
+    """Rows of a slice of O, each of 16 dims by 8 heads. CTAs send and merge whole rows."""
     return LATENT_DIM // k.slices * head_block(k) // 128
 
 
 def queries(hb: int, dims: int, rope: int) -> tuple[Buffer, ...]:
-    """A block of heads of one query; without `rope` where its rope dims are among the others."""
+    """Buffers of a block of heads of one query. `rope` is 0 if its rope dims are among the others."""
     found = (Buffer("q_s", Space.SHARED, (hb, dims), "bfloat16", swizzle=128),)
     return (*found, *rope_rows("qpe_s", hb, rope))
 
 
 def rope_rows(name: str, rows: int, rope: int, stages: int = 1) -> tuple[Buffer, ...]:
-    """Rows of rope dims, where these have a place of their own."""
+    """The buffer of rows of rope dims; none if rows have no separate rope dims."""
     if not rope:
         return ()
     return (Buffer(name, Space.SHARED, (rows, rope), "bfloat16", stages, swizzle=min(128, 2 * rope)),)
 
 
 def tiles_of(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
-    """Tiles of a query in all scopes, each of which begins with a tile."""
+    """Tiles of a query in all scopes. Each scope begins a tile of its own."""
     return sum(-(-dims.get(topk, 0) // k.tile) for topk in ("topk", "extra_topk"))
 
 
@@ -205,9 +218,9 @@ class Ids(State, Kernel):
 
     Attributes:
         low, high: ids `lane` and `lane` + 32 of the tile that was read last; -1 past the last tile.
-        in_low, in_high: the valid ids of the tile that `vote` looked at, a bit a lane.
-        live: whether one of these is valid.
-        now_low, now_high: in a role that gathers, the cache rows of the tile that it is at.
+        in_low, in_high: one bit per lane: whether its id of the tile that `vote` looked at is valid.
+        live: whether any id of that tile is valid.
+        now_low, now_high: in a role that gathers, the cache rows of its current tile.
     """
 
     low: Int32
@@ -220,7 +233,7 @@ class Ids(State, Kernel):
 
     @recorded
     def declare(self, suffix: str = "") -> None:
-        """Declare the variables, whose names in the kernel end with `suffix`."""
+        """Declare the variables. Their names in the kernel end with `suffix`."""
         self.low = named(f"low{suffix}", 0)
         self.high = named(f"high{suffix}", 0)
         self.in_low = named(f"in_low{suffix}", 0)
@@ -229,7 +242,7 @@ class Ids(State, Kernel):
 
     @recorded
     def cache_rows(self, suffix: str = "") -> tuple[Value, Value]:
-        """The cache rows of the ids that were read last, as variables `now_low` and `now_high` with a suffix."""
+        """The cache rows of the ids that were read last: variables `now_low` and `now_high` with a suffix."""
         low: Int32 = named(f"now_low{suffix}", 0)
         high: Int32 = named(f"now_high{suffix}", 0)
         leaf_gather.find_rows(
@@ -249,7 +262,9 @@ class Ids(State, Kernel):
 
     @recorded
     def enter(self, turn: Value, *, keep_rows: bool = False) -> None:
-        """Go to the tile of a turn: `live` says whether it has a valid id. The ids of the next tile are read meanwhile.
+        """Go to the tile of a turn; `live` then says whether the tile has a valid id.
+
+        The ids of the next tile are read meanwhile.
 
         Args:
             keep_rows: keep this tile's rows as `now_low` and `now_high`.
@@ -261,12 +276,12 @@ class Ids(State, Kernel):
 
 
 class Scopes(Ids):
-    """Ids of two scopes, whose tiles come one after the other.
+    """Ids of two scopes. The tiles of the second scope come after those of the first.
 
     Attributes:
-        known: the tokens of the scope whose ids were read last.
-        of_extra: whether these are of the second scope.
-        now_extra: in a role that gathers, whether the tile that it is at is.
+        known: the number of tokens of the scope whose ids were read last.
+        of_extra: whether that scope is the second one.
+        now_extra: in a role that gathers, whether its current tile is of the second scope.
     """
 
     known: Int32
@@ -285,20 +300,28 @@ class Scopes(Ids):
 
     @recorded
     def cache_rows(self, suffix: str = "") -> tuple[Value, Value]:
-        """The ids that were read last, as variables `now_low` and `now_high` with a suffix; `now_extra` says of which scope."""
+        """The ids that were read last: variables `now_low` and `now_high` with a suffix.
+
+        `now_extra` says whether the ids are of the second scope.
+        """
         low: Int32 = named(f"now_low{suffix}", self.low)
         high: Int32 = named(f"now_high{suffix}", self.high)
         self.now_extra = named(f"now_extra{suffix}", self.of_extra)
         return low, high
 
     def pages_of_tile(self) -> tuple[Value, ...]:
-        """As `_pages`, of the scope that the tile is of."""
+        """As `_pages`, for the tile's scope."""
         pages = self._pages_of_tile()
         return pages if self.m.k.kv == "v4" else (*pages, *self._places_of_tile())
 
     @recorded
     def _places_of_tile(self) -> tuple[Value, ...]:
-        """Of the scope that the tile is of: the bytes of a token, where the scales of a page begin, and how far apart they are."""
+        """Where a page of the tile's scope has its parts.
+
+        Returns:
+            The bytes from a token's values to the next one's, the byte of a page where its scales begin, and
+            the bytes from a token's scales to the next one's.
+        """
         token: Int32 = named("now_token", self.token_bytes)
         begin: Int32 = named("now_scales", self.scales_at)
         each: Int32 = named("now_scale", self.scale_bytes)
@@ -310,7 +333,7 @@ class Scopes(Ids):
 
     @recorded
     def _pages_of_tile(self) -> tuple[Value, ...]:
-        """Of the scope that the tile is of: its tokens, and the inverse, the shift and the size of its pages."""
+        """For the tile's scope: how many tokens, and the inverse, the shift and the size of its pages."""
         known: Int32 = named("now_cached", self.cached)
         inverse: Int32 = named("now_inverse", self.page_inverse)
         shift: Int32 = named("now_shift", self.page_shift)
@@ -324,14 +347,16 @@ class Scopes(Ids):
 
 
 class Walk(Ids):
-    """This CTA's query, heads and tiles. Every role walks the tiles that hold a valid id, on its own reading of the ids.
+    """This CTA's query, heads and tiles.
+
+    Each role reads the ids itself and walks the tiles that have a valid id.
 
     Attributes:
         row, head0: the query, and the first head.
         which: the slice of the dims.
         split, splits_of_row: the CTA takes tiles `split`, `split + splits_of_row`, ...
         end: how many of the query's ids count.
-        turns: the number of these tiles.
+        turns: how many tiles the CTA takes.
         it: live tiles so far.
     """
 
@@ -352,31 +377,31 @@ class Walk(Ids):
 
     @recorded
     def take_all(self) -> None:
-        """Take all ids of the query as those that count."""
+        """Let all ids of the query count."""
         self.end = self.topk
         self.turns = 0
         self.count_turns()
 
     @recorded
     def take_counted(self) -> None:
-        """Take so many ids of the query as the call says."""
+        """Let as many ids of the query count as the call says."""
         if self.has_lengths != 0:
             self.end = ids_that_count(self.m, self.topk_length, self.row, self.topk)
             self.count_turns()
 
     @recorded
     def count_turns(self) -> None:
-        """Find out how many tiles are this CTA's."""
+        """Compute how many tiles this CTA takes."""
         tiles = inline(self.tiles())
         self.turns = (tiles - self.split + self.splits_of_row - 1) // self.splits_of_row
 
     def tiles(self) -> Value:
-        """The query's tiles with ids that count."""
+        """How many tiles of the query have ids that count."""
         return ceildiv(self.end, self.m.k.tile)
 
 
 class TwoScopes(Scopes, Walk):
-    """A walk over the tiles of two scopes, one after the other.
+    """A walk over the tiles of the first scope, then over those of the second.
 
     Attributes:
         extra_end: how many of the query's ids of the second scope count.
@@ -413,13 +438,13 @@ class TwoScopes(Scopes, Walk):
 
 
 def _pages(walk: Any) -> tuple[Value, ...]:
-    """What finds a token of the first scope: how many there are, its pages, and where in a page tokens are."""
+    """What locates a token of the first scope: the number of tokens, and the scalars of its pages."""
     pages = walk.cached, walk.page_inverse, walk.page_shift, walk.page_size
     return pages if walk.m.k.kv == "v4" else (*pages, walk.token_bytes, walk.scales_at, walk.scale_bytes)
 
 
 def _extra_pages(walk: Any) -> tuple[Value, ...]:
-    """As `_pages`, of the second scope."""
+    """As `_pages`, for the second scope."""
     pages = walk.extra_cached, walk.extra_page_inverse, walk.extra_page_shift, walk.extra_page_size
     if walk.m.k.kv == "v4":
         return pages
@@ -428,11 +453,11 @@ def _extra_pages(walk: Any) -> tuple[Value, ...]:
 
 @recorded
 def at_cache(walk: Any, use: Callable[..., None], *, ahead: bool = False) -> None:
-    """Call `use` with the memory of a tile's tokens, and what finds a token there.
+    """Call `use` with the memory of a tile's tokens and what locates a token in it.
 
     Args:
-        walk: where there are two scopes, `now_extra` says of which one the tile is.
-        ahead: the tile is that whose ids were read last, of which `of_extra` says it.
+        walk: if it has two scopes, its `now_extra` says of which one the tile is.
+        ahead: use the tile whose ids were read last; the walk's `of_extra` says of which scope that tile is.
     """
     if not two_scopes(walk.m.k):
         use(walk.kv_cache, walk.n)
@@ -444,7 +469,10 @@ def at_cache(walk: Any, use: Callable[..., None], *, ahead: bool = False) -> Non
 
 @recorded
 def start(m: Recorder) -> Walk:
-    """Find this CTA's place, and read its first ids. Nothing before that reads what the previous kernel wrote."""
+    """Compute this CTA's place and read its first ids.
+
+    Nothing before the ids reads what the previous kernel wrote.
+    """
     walk: Walk = TwoScopes(m) if two_scopes(m.k) else Walk(m)
     blocks, slices, splits = head_blocks(m.k), slices_of(m), walk.splits
     walk.row = m.block(0) if one_block(m.k) else m.block(0) // blocks
@@ -458,12 +486,13 @@ def start(m: Recorder) -> Walk:
     walk.take_all()
     walk.it = 0
     walk.declare()
-    # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
+    # On Blackwell the wait comes before the allocation of tensor memory: a kernel that waits while it holds
+    # some could keep the previous kernel from its own.
     if m.arch.tmem_columns:
         m.depend()
     m.barriers_stand()
     if slices > 1:
-        m.comment("The other CTAs' barriers must stand before anything is sent to them.")
+        m.comment("The other CTAs' barriers must be initialised before this CTA sends anything to them.")
         m.cluster_arrive(relaxed=True)
     if not m.arch.tmem_columns:
         m.depend()
@@ -474,13 +503,13 @@ def start(m: Recorder) -> Walk:
 
 @recorded
 def ids_that_count(m: Recorder, lengths: Global, row: Value, topk: Value) -> Value:
-    """How many of a query's ids count, where the call says so."""
+    """How many of a query's ids count: the call's length, between 0 and `topk`."""
     return maximum(minimum(m.word(lengths, row), topk), 0)
 
 
 @recorded
 def end_of_cluster(m: Recorder) -> None:
-    """A role that does not merge arrives at the cluster's barriers all the same."""
+    """Arrive at the cluster's barriers: a role that does not merge must arrive too."""
     if m.k.cluster > 1:
         if slices_of(m) == 1:
             m.cluster_arrive()
@@ -491,11 +520,15 @@ def end_of_cluster(m: Recorder) -> None:
 def merge_splits(
     walk: Walk, barrier: str, merge: Callable[[Value, Value], None], query: Value | None = None
 ) -> None:
-    """After the splits of a query have left their parts: `merge(share, shares)` joins this CTA's share of the result.
+    """Merge the splits of a query after they have written their parts.
 
-    Splits of a cluster meet by its barrier, all splits of a query by a counter. Where there are more clusters, or CTAs that do
-    not all run at once, nobody waits: the last CTA to come merges alone. `query` numbers the query and block of heads; by default
-    the grid's first axis does.
+    The splits of a cluster meet at its barrier, and all splits of a query meet at a counter. If there is more
+    than one cluster, or if the CTAs do not all run at once, no CTA waits: those that arrive last merge alone.
+
+    Args:
+        barrier: the named barrier of the threads that merge.
+        merge: `merge(share, shares)` joins this CTA's share of the result.
+        query: the number of the query and block of heads; by default the index on the grid's first axis.
     """
     m, cluster, splits = walk.m, walk.m.k.cluster, walk.splits
     query = inline(m.block(0) if query is None else query)
@@ -526,10 +559,10 @@ def merge_splits(
 
 
 def heads_of_call(m: Recorder) -> Any:
-    """The heads of the call, where its last block may have room for more; None where all blocks are full."""
+    """The heads of the call if its last block may have room for more; None if all blocks are full."""
     return Kernel(m).heads if m.k.heads == "any" else None
 
 
 def slices_of(m: Recorder) -> int:
-    """CTAs that share out the dims of one split."""
+    """How many CTAs share out the dims of one split."""
     return getattr(m.k, "slices", 1)

@@ -1,24 +1,32 @@
-"""Sparse MLA of 64 heads on Blackwell with heads on M in one CTA, which goes on from query to query.
+"""Sparse MLA of 64 heads on Blackwell, with heads on M in one CTA that goes on from query to query.
 
     S[heads, tokens] = Q K^T,   P = online softmax over tokens,   O[heads, 512] += P V
 
-Products are of 64 rows by `.ws`, which takes all lanes of tensor memory. A gathered unit of 64 tokens by 128 dims is read twice
-where it lies: K-major as keys, MN-major as values. Counted a tile: 73,728 bytes gathered, which an SM takes in 1603 clocks at
-46 bytes a clock; tensor cores 816 of scores (80 of each of seven panels with A in tensor memory, 128 of the two others) and 768 of
-values; the port of shared memory at 128 bytes 2112 (queries 128, keys 576, weights 256 and 64, values 512, copies 576). Tensor
-memory, 512 columns: 256 of O, 32 of S, 224 of seven of nine panels of the queries. Shared memory, 225 KB: 12 units (192), which are
-three tiles in flight, the rope dims of one (8), the other queries (16), P (8), the rest 1.
+Products have 64 rows and use `.ws`, which takes all lanes of tensor memory. The tensor cores read each
+gathered unit of 64 tokens by 128 dims twice from the same place: K-major as keys, MN-major as values.
+
+Counted per tile:
+
+- gather: 73,728 bytes, which an SM takes in 1603 clocks at 46 bytes a clock;
+- tensor cores: 816 clocks of scores (80 for each of seven panels with A in tensor memory, 128 for each of
+  the two others) and 768 clocks of values;
+- port of shared memory, at 128 bytes a clock: 2112 clocks (queries 128, keys 576, weights 256 and 64,
+  values 512, copies 576).
+
+Tensor memory has 512 columns: 256 of O, 32 of S, and 224 of seven of the nine panels of the queries. Shared
+memory, 225 KB, has 12 units (192), which are three tiles in flight, the rope dims of one tile (8), the other
+queries (16), P (8), and 1 of the rest.
 
 | ring | filled by | read by | slots, uses | full counts | empty counts |
 |---|---|---|---|---|---|
 | qt, qs | softmax: tensor, shared memory | mma | 1, one a query | 4 | commit, after the query's last scores |
-| front, back | gather4, half of the latent dims each | mma | 6, two a tile | bytes | commit, after the values |
+| front, back | gather4, half the latent dims each | mma | 6, two a tile | bytes | commit, after the values |
 | pe | back: gather4 | mma | 1, one a tile | bytes | commit, after the scores |
 | s | mma | softmax | 1, one a tile | commit | 4 |
 | p | softmax | mma | 1, one a tile | 4 | commit; gives back o |
 | o | mma | softmax | 1, one a tile | commit | - (full of p) |
 
-A use's parity is that of its number over the slots; numbers go on from query to query.
+Uses are numbered on from query to query. The parity of use `i` is that of `i // slots`.
 """
 
 from __future__ import annotations
@@ -41,7 +49,8 @@ from .common import LATENT_DIM, ROPE_DIM
 from .pair import softmax
 from .shares import TilesInTurn, each_query, start
 
-# Queries and keys go by panels of 64 of the 576 dims. The first queries are in tensor memory, the others in shared memory.
+# Queries and keys have nine panels of 64 dims: eight latent ones and the rope dims. The queries' first
+# `IN_TENSOR` panels are in tensor memory, and the other two in shared memory.
 PANEL, PANELS = Size(64, "PANEL"), 8
 IN_TENSOR = 7
 SIDES = ("front", "back")
@@ -57,13 +66,14 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     def scores(name: str, keys: str, queries: str, doc: str = "") -> Mma:
         space = tensor if queries in panels else shared
         return Mma(
-            name, "tcgen05", "mma", HALF, tokens, PANEL, "bfloat16", a_space=space, ws=True, a=queries, b=keys, acc="s_t", doc=doc
+            name, "tcgen05", "mma", HALF, tokens, PANEL, "bfloat16", a_space=space, ws=True, a=queries,
+            b=keys, acc="s_t", doc=doc,
         )  # fmt: skip
 
     def values(side: str) -> Mma:
         return Mma(
-            f"pv_{side}", "tcgen05", "mma", HALF, UNIT, tokens, "bfloat16", ws=True, b_major="mn", a="p_s", b=f"{side}_s", acc="o_t",
-            doc="O += P V, a unit of the dims",
+            f"pv_{side}", "tcgen05", "mma", HALF, UNIT, tokens, "bfloat16", ws=True, b_major="mn", a="p_s",
+            b=f"{side}_s", acc="o_t", doc="O += P V, a unit of the dims",
         )  # fmt: skip
 
     return Schedule(
@@ -74,31 +84,57 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Role("mma", 1, doc="issues every tcgen05.mma and commit"),
         ),
         buffers=(
-            Buffer("q_s", shared, (HALF, 2 * PANEL), "bfloat16", swizzle=128, doc="the last 64 latent dims, and the rope dims"),
+            Buffer(
+                "q_s", shared, (HALF, 2 * PANEL), "bfloat16", swizzle=128,
+                doc="the last 64 latent dims, and the rope dims",
+            ),
             *(
-                Buffer(f"{side}_s", shared, (tokens, UNIT), "bfloat16", SIDE_STAGES, swizzle=128, doc="read K-major for scores, MN-major for values")
+                Buffer(
+                    f"{side}_s", shared, (tokens, UNIT), "bfloat16", SIDE_STAGES, swizzle=128,
+                    doc="read K-major for scores, MN-major for values",
+                )
                 for side in SIDES
             ),
             Buffer("pe_s", shared, (tokens, ROPE_DIM), "bfloat16", swizzle=128),
             Buffer("p_s", shared, (HALF, tokens), "bfloat16", swizzle=128),
-            Buffer("red_s", shared, (2 * HALF,), "float32", 2, doc="maxima, then sums, of either half of the tokens, by tile parity"),
+            Buffer(
+                "red_s", shared, (2 * HALF,), "float32", 2,
+                doc="maxima, then sums, of either half of the tokens, by tile parity",
+            ),
             Buffer("o_t", tensor, (2 * HALF, OWN_COLUMNS), "float32"),
             Buffer("s_t", tensor, (2 * HALF, tokens // 2), "float32"),
-            *(Buffer(panel, tensor, (2 * HALF, PANEL), "bfloat16", doc="rows twice") for panel in panels),
+            *(Buffer(panel, tensor, (2 * HALF, PANEL), "bfloat16", doc="each row twice") for panel in panels),
             Buffer.own("scores", "softmax", tokens // 2, doc="then columns of O that are rescaled or stored"),
             Buffer.own("weights", "softmax", tokens // 2, "bfloat16", doc="P, then O"),
             *(Buffer.own(f"panel_{i}", "softmax", PANEL, "bfloat16", doc="queries") for i in range(5)),
-            *(Buffer.own(text, "softmax", PANEL // 2, "bfloat16", doc="queries") for text in ("latent", "rope")),
+            *(
+                Buffer.own(text, "softmax", PANEL // 2, "bfloat16", doc="queries")
+                for text in ("latent", "rope")
+            ),
             *(Buffer.own(text, "softmax", 1) for text in ("peak", "sums", "factor")),
-            *(Buffer.own(f"rows_{side}", side, tokens, "int32", 32, "ids of the rows to copy, alike in all lanes") for side in SIDES),
+            *(
+                Buffer.own(
+                    f"rows_{side}", side, tokens, "int32", 32,
+                    "ids of the rows to copy, the same in all lanes",
+                )
+                for side in SIDES
+            ),
         ),
         pipelines=(
             Pipeline("qt", panels, "softmax", Engine.TMEM, mma, fill_arrive="warp"),
             Pipeline("qs", ("q_s",), "softmax", Engine.THREADS, mma, fill_arrive="warp"),
-            *(Pipeline(side, (f"{side}_s",), side, Engine.BULK, mma, SIDE_STAGES, doc="two units a tile; each is read twice") for side in SIDES),
+            *(
+                Pipeline(
+                    side, (f"{side}_s",), side, Engine.BULK, mma, SIDE_STAGES,
+                    doc="two units per tile; each is read twice",
+                )
+                for side in SIDES
+            ),
             Pipeline("pe", ("pe_s",), "back", Engine.BULK, mma),
             Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, softmax),
-            Pipeline("p", ("p_s",), "softmax", Engine.THREADS, mma, fill_arrive="warp", doc="also returns o"),
+            Pipeline(
+                "p", ("p_s",), "softmax", Engine.THREADS, mma, fill_arrive="warp", doc="also gives back o"
+            ),
             Pipeline("o", ("o_t",), "mma", Engine.TCGEN05, softmax, returned_by="p", accumulates=True),
         ),
         mmas=(
@@ -119,7 +155,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 class OfRows(Names):
-    """What a CTA with heads on M has beside the names of the other kernels."""
+    """Names that only a kernel with heads on M in one CTA has."""
 
     qs: Channel
     qt: Channel
@@ -134,14 +170,15 @@ class Heads(TilesInTurn, OfRows):
 
     @recorded
     def take_queries(self, row: Value, use: Value) -> None:
-        """A query, through registers: seven panels of its dims into tensor memory, the others into shared memory."""
+        """Copy a query through registers: seven panels into tensor memory, the others into shared memory."""
         m, q_t = self.m, self.qt.producer.acquire(use)
         panels = tuple(m.buffer(f"panel_{i}") for i in range(5))
         leaf_pair.take_queries(m, *panels, self.q_nope, row, self.head0)
         for i, panel in enumerate(panels):
             fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panel, m.thread)
         leaf.take_more_queries(
-            m, panels[0], panels[1], self.latent, self.rope, self.q_nope, self.q_pe, row, self.head0, 5 * PANEL,
+            m, panels[0], panels[1], self.latent, self.rope, self.q_nope, self.q_pe, row, self.head0,
+            5 * PANEL,
         )  # fmt: skip
         for i in range(2):
             fragment.write_tensor(m, getattr(q_t, f"q_t_{5 + i}"), panels[i], m.thread)
@@ -151,15 +188,15 @@ class Heads(TilesInTurn, OfRows):
         q_s.commit()
 
     def mask(self) -> None:
-        """Scale the logits, and hide tokens without a valid id."""
+        """Scale the logits, and mask tokens without a valid id."""
         leaf.mask_half(self.m, self.scores, self.in_low, self.in_high, self.sm_scale)
 
     def store_weights(self, target: View) -> None:
-        """The weights of a thread's tokens."""
+        """Store the weights of a thread's tokens."""
         leaf.store_half(self.m, target, self.weights)
 
     def write_output(self, to: Global, sums: View, split: Value | None, some: Value) -> None:
-        """What a thread has of O, over its sum."""
+        """Write a thread's part of O, divided by its sum."""
         leaf.write_units(
             self.m, to, sums, self.row, self.head0, split, some=some, held=self.scores, rounded=self.weights,
             factor=self.factor, heads=self.m.k.heads, splits=self.splits,
@@ -168,7 +205,7 @@ class Heads(TilesInTurn, OfRows):
 
 @recorded
 def _gather(m: Recorder, walk: Heads, side: int) -> None:
-    """Half of the latent dims of the rows of each tile, and by the second role the rope dims."""
+    """Gather half of the latent dims of each tile's rows. The second role also gathers the rope dims."""
     rows = m.buffer(f"rows_{SIDES[side]}")
     ring = m.channel(SIDES[side]).producer
 
@@ -192,7 +229,7 @@ def _gather(m: Recorder, walk: Heads, side: int) -> None:
 
 @recorded
 def _issue(m: Recorder, walk: Heads) -> None:
-    """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
+    """Issue the products: the scores of tile i + 1 before the values of tile i, so softmax never idles."""
     each = UNITS // 2
 
     def attend() -> None:

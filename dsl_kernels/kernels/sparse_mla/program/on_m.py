@@ -1,4 +1,7 @@
-"""Sparse MLA on Hopper with 64 heads on M: two warpgroups, each with half of the dims, and CTAs that walk from query to query."""
+"""Sparse MLA on Hopper with 64 heads on M.
+
+Two warpgroups attend, each with half of the dims of O. CTAs walk from query to query.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +38,20 @@ from .common import (
 )
 from .shares import Pairs, Tiles, Units, each_query, merge_parts, parts_of_query, start
 
-# The leaves that fetch, load and renew half a tile of tokens that are unpacked.
+# The leaves that fetch, load and renew half a tile of fp8 tokens.
 HALF_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
     "fp8": (leaf_gather.fetch_half, leaf_gather.load_half, leaf_gather.renew_half),
     "v4": (leaf_v4.fetch_v4_half, leaf_v4.load_v4_half, leaf_v4.renew_v4_half),
     "v41": (leaf_v41.fetch_v41_half, leaf_v41.load_v41_half, leaf_v41.renew_v41_half),
 }
-# The two warpgroups that attend where heads lie on M, each with half of the dims of O.
+# The two warpgroups that attend. Each has half of the dims of O.
 HALF = Size(LATENT_DIM // 2, "HALF")
 SIDES = ("left", "right")
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two warpgroups that attend where `heads` lie on M; what it has is called after it."""
+    """One of the two warpgroups that attend to `heads` heads on M. Its name ends its buffers' names."""
 
     name: str
     heads: int
@@ -66,11 +69,11 @@ class _Side:
 
     def peaks(self) -> Buffer:
         return Buffer(
-            self.of("peak_s"), Space.SHARED, (self.heads,), "float32", doc="the maxima that P is below"
+            self.of("peak_s"), Space.SHARED, (self.heads,), "float32", doc="the maxima that P is relative to"
         )
 
     def registers(self, tokens: int, *, weights: bool = False) -> Iterator[Buffer]:
-        """Tiles as products leave and take them, then what a thread has of its two heads; the sums are its own."""
+        """Tiles as products leave and take them, and values of a thread's two heads. Sums are private."""
         tiles = {"scores": tokens, **({"weights": tokens} if weights else {}), "acc": HALF}
         for text, columns in tiles.items():
             dtype = "bfloat16" if text == "weights" else "float32"
@@ -79,20 +82,21 @@ class _Side:
         for text in ("sums", "peak", "factor", "sinks"):
             own = text == "sums"
             yield Buffer(
-                self.of(text), Space.REGISTER, (128, 2) if own else (self.heads,), "float32", role=self.name, per_thread=2, private=own,
-                doc=docs.get(text, ""),
+                self.of(text), Space.REGISTER, (128, 2) if own else (self.heads,), "float32", role=self.name,
+                per_thread=2, private=own, doc=docs.get(text, ""),
             )  # fmt: skip
 
     def scores(self, text: str, tokens: int, depth: int, queries: str, keys: str, doc: str = "") -> Mma:
         return Mma(
-            self.of(text), "wgmma", self.name, self.heads, tokens, depth, "bfloat16", a=queries, b=keys, acc=self.of("scores"), doc=doc
+            self.of(text), "wgmma", self.name, self.heads, tokens, depth, "bfloat16", a=queries, b=keys,
+            acc=self.of("scores"), doc=doc,
         )  # fmt: skip
 
     def values(self, text: str, tokens: int, weights: str, rows: str, whose: str, **kind: Any) -> Mma:
-        """Adds some tokens to this side's half of O."""
+        """The product that adds some tokens to this side's half of O."""
         return Mma(
-            self.of(text), "wgmma", self.name, self.heads, HALF, tokens, "bfloat16", b_major="mn", a=weights, b=rows, acc=self.of("acc"),
-            doc=f"O += P K, of {whose} tokens", **kind,
+            self.of(text), "wgmma", self.name, self.heads, HALF, tokens, "bfloat16", b_major="mn", a=weights,
+            b=rows, acc=self.of("acc"), doc=f"O += P K, of {whose} tokens", **kind,
         )  # fmt: skip
 
     def reader(self) -> Reader:
@@ -100,17 +104,18 @@ class _Side:
 
 
 def _sides(k: SimpleNamespace) -> tuple[tuple[_Side, _Side], tuple[_Side, _Side]]:
-    """Each of the two sides, and the other one."""
+    """For each of the two sides: the side, and the other side."""
     left, right = (_Side(name, k.block) for name in SIDES)
     return (left, right), (right, left)
 
 
 def _wide(k: SimpleNamespace) -> Schedule:
-    """Hopper, 64 heads on M, tokens to unpack: two warpgroups take half of a tile's tokens each for S, and half of the dims each for O.
+    """Hopper, 64 heads on M, fp8 tokens.
 
-    A CTA takes `share` consecutive tiles of all there are, be they of one query or of several. Tokens are unpacked by a
-    warpgroup a half: one alone would take longer than both products. In a cluster, of the CTAs of a query, each unpacks its
-    share of every half and sends it to the others.
+    Two warpgroups attend. Each scores half of a tile's tokens and has half of the dims of O. A CTA takes
+    `share` consecutive tiles, of one query or of several. Two warpgroups unpack tokens, each half of a tile:
+    one alone would take longer than both products. The CTAs of a query may form a cluster. Each then unpacks
+    its share of every half and sends it to the others.
     """
     hb, tokens, sides = k.block, k.tile // 2, _sides(k)
     shared, rope = Space.SHARED, rope_dims(k)
@@ -161,7 +166,10 @@ def _wide(k: SimpleNamespace) -> Schedule:
 
     return Schedule(
         roles=(
-            *(Role(side, 4, 176, f"scores of the {text} half of each tile, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
+            *(
+                Role(side, 4, 176, f"scores of the {text} half of each tile, and that half of the dims")
+                for side, text in zip(SIDES, ("first", "second"), strict=True)
+            ),
             *(Role(f"gather_{side}", 4, 80, "selected rows into the rings") for side in SIDES),
         ),
         buffers=(
@@ -185,11 +193,12 @@ def _wide(k: SimpleNamespace) -> Schedule:
 
 
 def _paired(k: SimpleNamespace) -> Schedule:
-    """Hopper, 64 heads on M, rows as they are: two warpgroups score every other tile, and each adds both tiles of a pair to its half of O.
+    """Hopper, 64 heads on M, bf16 rows.
 
-    A CTA takes `share` consecutive pairs of all there are, be they of one query or of several. A tile's columns lie in two
-    parts, the near one in the dims of its own side: each goes back to the gatherer when its last product is done. P takes
-    the place of the tile's rope dims, which are dead once it is scored; without rope dims it has a place of its own.
+    Each of two warpgroups scores one tile of a pair and adds both tiles to its half of O. A CTA takes `share`
+    consecutive pairs, of one query or of several. A tile's columns are in two parts. The near part has the
+    dims of the tile's own side. The gatherer gets each part back after the part's last product. P overwrites
+    the tile's rope dims, which are dead after the scores. Without rope dims P has a buffer of its own.
     """
     hb, tile, sides, shared = k.block, k.tile, _sides(k), Space.SHARED
     rope, weights_s = rope_dims(k), "rope_s" if rope_dims(k) else "p_s"
@@ -218,7 +227,7 @@ def _paired(k: SimpleNamespace) -> Schedule:
 
     def pipelines(side: _Side, other: _Side) -> tuple[Pipeline, ...]:
         near, copies, threads = (side.of("near_s"),), Engine.CP_ASYNC, Engine.THREADS
-        # P goes with the peaks that it is below, but where it lies in the slot of the rope dims.
+        # P is in the same pipeline as its peaks, unless P overwrites the rope dims in their slot.
         weights = (side.of(weights_s),)
         far = (side.of("far_s"), *(weights if rope else ()))
         peaks = (*(() if rope else weights), side.of("peak_s"))
@@ -230,7 +239,10 @@ def _paired(k: SimpleNamespace) -> Schedule:
 
     return Schedule(
         roles=(
-            *(Role(side, 4, 208, f"scores of the {text} tile of each pair, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
+            *(
+                Role(side, 4, 208, f"scores of the {text} tile of each pair, and that half of the dims")
+                for side, text in zip(SIDES, ("first", "second"), strict=True)
+            ),
             Role("gather", 4, 88, "selected rows, a pair of tiles at a time"),
         ),
         buffers=(
@@ -266,13 +278,16 @@ def _copy_queries(m: Recorder, walk: Units) -> None:
 
 
 def _rows_of(kv: Slot, side: int) -> View:
-    """The dims of a half tile that are values too."""
+    """The latent dims of a half tile: keys and values."""
     return getattr(kv, f"ckv_s_{SIDES[side]}")
 
 
 @recorded
 def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
-    """Tokens to unpack: half of each tile, and by the first side the queries. As the words of a half are written, the next half's come in."""
+    """Unpack half of each tile; the first side also copies the queries.
+
+    As the words of a half are written, the next half's words arrive.
+    """
     own, shares = SIDES[side], m.k.exchange
     rank: Value = m.block(1) if shares > 1 else 0
     words, ids = m.buffer(f"words_{own}"), (walk.low, walk.high)[side]
@@ -293,7 +308,8 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
         while walk.live:
             walk.next_live(ids)
             if shares > 1:
-                # Before the loads of tokens: a wait for the ids after those would wait for them as well.
+                # The fetch needs the ids. A wait for them after the loads of tokens would wait for those
+                # loads too.
                 fetch()
             kv = m.channel(f"kv_{own}").producer.acquire(walk.it)
             part = _rows_of(kv, side).columns(rank * (LATENT_DIM // shares), LATENT_DIM // shares)
@@ -304,7 +320,7 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
             )
             kv.commit()
             if shares == 1:
-                m.comment("By now the ids behind the next ones are here.")
+                m.comment("By now the ids of the unit after the next one have arrived.")
                 fetch()
             walk.it += 1
 
@@ -313,7 +329,10 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
 
 @recorded
 def _gather_pairs(m: Recorder, walk: Pairs) -> None:
-    """Rows as they are: the queries, and pairs of tiles. The first rows of a query are in flight before the query before it is done."""
+    """Copy the queries, and pairs of tiles of bf16 rows.
+
+    The first rows of a query are in flight before the previous query ends.
+    """
     half = m.c.half
 
     def copy(side: int, low: Value, high: Value) -> None:
@@ -361,9 +380,9 @@ def _release(m: Recorder, *slots: Reading) -> None:
 def _attend_queries(
     m: Recorder, walk: Units, side: int, attend: Callable[[Reading], None], scratch: View | None = None
 ) -> None:
-    """For each query of which this CTA has units: `attend(q)`, then both sides' sums and O become the result.
+    """For each query of which this CTA has units: `attend(q)`, then the result from both sides' sums and O.
 
-    The result passes through `scratch`, or where there is none through the memory of the query itself.
+    The result passes through `scratch`, or through the memory of the query itself if `scratch` is None.
     """
     acc, sums, peak, factor, sinks = _of_side(m, side, "acc", "sums", "peak", "factor", "sinks")
 
@@ -380,13 +399,13 @@ def _attend_queries(
         if scratch is not None:
             q.release()
         else:
-            m.comment("Not before: over the whole query they would be spilled.")
+            m.comment("Not earlier: ptxas would spill the sinks if they lived over the whole query.")
             leaf.load_row_sinks(m, sinks, walk.attn_sink, walk.head0, heads_of_call(m))
         leaf_softmax.share_sums(m, sums, walk.red_s, side)
         m.meet("attend")
         leaf_softmax.total_rows(m, sums, peak, factor, walk.red_s, side)
         _end_of_query(m, walk, scratch or q.q_s.columns(side * HALF, HALF), side)
-        m.comment("What the sides have left for one another is read.")
+        m.comment("Both sides have now read what the other side left for them.")
         m.meet("attend")
         if scratch is None:
             q.release()
@@ -397,7 +416,7 @@ def _attend_queries(
 
 @recorded
 def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
-    """Unpacked tokens: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
+    """Attend to unpacked tokens: score half of each tile, and add both halves to this side's dims of O."""
     own, other = SIDES[side], SIDES[1 - side]
     scores, acc, sums, peak, factor = _of_side(m, side, "scores", "acc", "sums", "peak", "factor")
     walk.turn = 0
@@ -406,14 +425,18 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
         m.multiply(product, acc, weights, values.columns(side * HALF, HALF), accumulate=True)
 
     def join(tile: Value) -> tuple[Reading, Reading]:
-        """Add the other's half of a tile."""
+        """Add the other side's half of a tile."""
         kv, p = m.channel(f"kv_{other}").reader.wait(tile), m.channel(f"p_{other}").reader.wait(tile)
         leaf_softmax.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         add(f"pv_other_{own}", getattr(p, f"p_s_{other}"), _rows_of(kv, 1 - side))
         return p, kv
 
     def score(q: Reading, first: bool) -> None:
-        """This side's half. The other's before it is added while these scores are in flight, or while the softmax works on them."""
+        """Score and add this side's half of a tile.
+
+        The other side's half before it is added while these scores are in flight, or while the softmax works
+        on them.
+        """
         kv = m.channel(f"kv_{own}").reader.wait(walk.it)
         ckv = _rows_of(kv, side)
         nope = m.multiply(f"qk_nope_{own}", scores, q.q_s, ckv)
@@ -453,7 +476,7 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
 
 @recorded
 def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
-    """Rows as they are: one tile of each pair is scored here and one by the other warpgroup, and each adds both to its half of the dims."""
+    """Attend to bf16 rows: score one tile of each pair, and add both tiles to this side's dims of O."""
     own, other = SIDES[side], SIDES[1 - side]
     scores, weights, acc = _of_side(m, side, "scores", "weights", "acc")
     sums, peak, factor = _of_side(m, side, "sums", "peak", "factor")
@@ -461,7 +484,7 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
     walk.turn = 0
 
     def join() -> tuple[Reading, Reading]:
-        """Add the other's tile."""
+        """Add the other side's tile."""
         p, far = m.channel(f"p_{other}").reader.wait(walk.it), m.channel(f"far_{other}").reader.wait(walk.it)
         leaf_softmax.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         others = getattr(far, f"rope_s_{other}") if rope_dims(m.k) else getattr(p, f"p_s_{other}")
@@ -469,7 +492,11 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
         return p, far
 
     def score(q: Reading) -> None:
-        """This side's tile. The second side adds the other's while it works out its own weights, the first one after its own."""
+        """Score and add this side's tile.
+
+        The second side adds the other side's tile while it computes its own weights. The first side adds it
+        after its own tile.
+        """
         near = m.channel(f"near_{own}").reader.wait(walk.it)
         rows = getattr(near, f"near_s_{own}")
         near_q, far_q = (q.q_s.columns(which * HALF, HALF) for which in (side, 1 - side))
@@ -488,7 +515,7 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
         p = m.channel(f"p_{own}").producer.acquire(walk.it)
         leaf_softmax.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         if rope_dims(m.k):
-            m.comment("All of the tile's rope dims are read.")
+            m.comment("All warps have now read the tile's rope dims, which P overwrites.")
             m.meet(own)
             fragment.stage_rows(m, rope, 0, m.c.head_block, weights, m.thread)
         else:
@@ -512,7 +539,7 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
 
 @recorded
 def _end_of_query(m: Recorder, walk: Units, scratch: View, side: int) -> None:
-    """Store the result through `scratch`, or leave this CTA's part for those that have the query's other parts."""
+    """Store the result through `scratch`, or write this CTA's part for CTAs with the query's other parts."""
     acc, sums, factor, sinks = _of_side(m, side, "acc", "sums", "factor", "sinks")
     part, parts, counter = parts_of_query(walk, walk.row)
     if parts > 1:
@@ -533,7 +560,7 @@ def _end_of_query(m: Recorder, walk: Units, scratch: View, side: int) -> None:
 
 @recorded
 def _merge(m: Recorder, walk: Units, side: int) -> None:
-    """Merge this side's half of this CTA's share of each query that it has a part of."""
+    """Merge this side's half of this CTA's share of each query of which it has a part."""
 
     def merge(row: Value, part: Value, parts: Value) -> None:
         leaf.merge_parts(

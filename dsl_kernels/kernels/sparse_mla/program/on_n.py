@@ -1,7 +1,9 @@
-"""Sparse MLA on Hopper with heads on N: whole rows, or CTAs that share out the dims and add their partial scores.
+"""Sparse MLA on Hopper with heads on N.
 
-The fp8 tokens of whole rows are copied as they are, half a tile at a time, and unpacked from shared memory: more of them are
-in flight that way than a warpgroup's registers hold.
+A CTA has whole rows, or the CTAs of a cluster share out the dims and add their partial scores.
+
+If a CTA has whole rows, it copies fp8 tokens as they are, half a tile at a time, and unpacks them from shared
+memory. More tokens are then in flight than a warpgroup's registers could hold.
 """
 
 from __future__ import annotations
@@ -42,9 +44,10 @@ from .common import (
     unpacked,
 )
 
-# The most half tiles of fp8 tokens in flight, and the bytes of barriers and small buffers beside the tiles.
+# At most so many half tiles of fp8 tokens in flight, and the bytes of barriers and small buffers beside
+# tiles.
 MOST_STAGED, SMALL_BYTES = 4, 512
-# The leaves that load and renew a slice of tokens that are unpacked in registers.
+# The leaves that load and renew a slice of tokens. These tokens are unpacked in registers.
 TOKEN_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
     "fp8": (leaf_gather.load_tokens, leaf_gather.renew_tokens),
     "v4": (leaf_v4.load_v4_tokens, leaf_v4.renew_v4_tokens),
@@ -54,11 +57,11 @@ SCALES = {
     "v4": (2, "a UE8M0 for each 64 values"),
     "v41": (4, "a UE8M0 for each 32 values"),
 }
-"""Words of a token's scales, and what they are; in other formats four float32."""
+"""How many words a token's scales are, and what the scales are. Other formats have four float32 scales."""
 
 
 def _roles(k: SimpleNamespace) -> tuple[Role, ...]:
-    """A warpgroup that attends and one that gathers; whole fp8 tokens are unpacked by two more."""
+    """A warpgroup that attends and one that gathers; two more unpack tokens that are staged."""
     attend, gather = "queries, both products, softmax, merge, output", "selected rows into the ring"
     if not _staged(k):
         return Role("attend", 4, doc=attend), Role("gather", 4, doc=gather)
@@ -70,12 +73,12 @@ def _roles(k: SimpleNamespace) -> tuple[Role, ...]:
 
 
 def _staged(k: SimpleNamespace) -> bool:
-    """Whether tokens are staged in shared memory, and unpacked from there."""
+    """Whether tokens are staged in shared memory and unpacked from there."""
     return unpacked(k) and k.slices == 1
 
 
 def _ring(k: SimpleNamespace) -> Pipeline:
-    """Tiles of rows: copied asynchronously as they are, or written by the threads that unpack them."""
+    """The ring of tiles of rows. Copies fill it asynchronously, or the threads that unpack tokens do."""
     producer = "unpack" if _staged(k) else "gather"
     fill = Engine.THREADS if unpacked(k) else Engine.CP_ASYNC
     reader = Reader("attend", Engine.WGMMA)
@@ -86,19 +89,26 @@ def _ring(k: SimpleNamespace) -> Pipeline:
 def _stage(
     k: SimpleNamespace, arch: ArchSpec, others: int
 ) -> tuple[tuple[Buffer, ...], tuple[Pipeline, ...]]:
-    """Where half tiles of tokens come in, as many as shared memory has room for beside the others."""
+    """The ring of half tiles of staged tokens, with as many slots as shared memory has room for.
+
+    Args:
+        others: bytes of the other buffers.
+    """
     if not _staged(k):
         return (), ()
     tokens, shared = k.tile // 2, Space.SHARED
     room = arch.smem_per_cta - others - SMALL_BYTES
     stages = Size(min(MOST_STAGED, room // (tokens * layouts.FP8_TOKEN_BYTES)), "STAGED_HALVES")
-    # Of DeepSeek-V4's tokens the last dims are bf16 too.
+    # The last dims of DeepSeek-V4's tokens are bf16, as rope dims are.
     rope = Buffer("raw_pe_s", shared, (tokens, ROPE_DIM), "bfloat16", stages, swizzle=128)
     beside = () if k.kv in ("nope8", "v41") else (rope,)
     words, doc = SCALES.get(k.kv, (4, "a float32 for each 128 values"))
     parts = ("raw_s", *(buffer.name for buffer in beside), "scale_s")
     return (
-        Buffer("raw_s", shared, (tokens, LATENT_DIM // 4), "int32", stages, swizzle=128, doc="four fp8 values a word"),
+        Buffer(
+            "raw_s", shared, (tokens, LATENT_DIM // 4), "int32", stages, swizzle=128,
+            doc="four fp8 values in each word",
+        ),
         *beside,
         Buffer("scale_s", shared, (tokens, words), "int32", stages, doc=doc),
     ), (
@@ -110,39 +120,49 @@ def _stage(
 
 
 def _products(tile: int, hb: int, dims: int, rope: int) -> tuple[Mma, ...]:
-    """S^T = K Q^T in two parts, and O^T += K^T P^T; eight heads lie along the rows of P."""
+    """S^T = K Q^T in two parts, and O^T += K^T P^T. If there are eight heads, they are the rows of P."""
     of_rope = (
         Mma("qk_pe", "wgmma", "attend", tile, hb, rope, "bfloat16", a="kpe_s", b="qpe_s", acc="scores"),
     )
     return (
-        Mma("qk_nope", "wgmma", "attend", tile, hb, dims, "bfloat16", a="ckv_s", b="q_s", acc="scores", doc="S^T = K Q^T"),
+        Mma(
+            "qk_nope", "wgmma", "attend", tile, hb, dims, "bfloat16", a="ckv_s", b="q_s", acc="scores",
+            doc="S^T = K Q^T",
+        ),
         *(of_rope if rope else ()),
         Mma(
-            "pv", "wgmma", "attend", dims, hb, tile, "bfloat16", a_major="mn", b_major="mn" if hb > 8 else "k",
-            a="ckv_s", b="p_s", acc="acc", doc="O^T += K^T P^T",
+            "pv", "wgmma", "attend", dims, hb, tile, "bfloat16", a_major="mn",
+            b_major="mn" if hb > 8 else "k", a="ckv_s", b="p_s", acc="acc", doc="O^T += K^T P^T",
         ),
     )  # fmt: skip
 
 
 def _exchange(k: SimpleNamespace, hb: int, dims: int) -> tuple[tuple[Buffer, ...], tuple[Pipeline, ...]]:
-    """What the CTAs of a slice group, and those that have the same slice, send one another."""
-    # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
+    """Buffers and pipelines of what CTAs send to their slice group and to the CTAs with the same slice."""
+    # Parts arrive after the ring's last use, so they may take the ring's memory. The rest of shared memory is
+    # then L1, and the loads of fp8 tokens go through L1.
     fits = merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
     reader, shared = (Reader("attend", Engine.THREADS),), Space.SHARED
     return (
-        Buffer("x_s", shared, (k.slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
+        Buffer(
+            "x_s", shared, (k.slices - 1, hb // 8, 128, 4), "float32", 2,
+            doc="partial scores of the other slices",
+        ),
         Buffer(
             "o_s", shared, (merged_rows(k), 128 + hb), "float32", alias="ckv_s" if fits else None,
-            doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses",
+            doc="normalised parts of a share of O, in rows of 16 dims by 8 heads, and their lses",
         ),
     ), (
         Pipeline("x", ("x_s",), "attend", Engine.PEERS, reader, 2, doc="partial scores"),
-        Pipeline("o", ("o_s",), "attend", Engine.GRID, reader, rounds="once", through="inboxes", meets="attend", doc="parts of O"),
+        Pipeline(
+            "o", ("o_s",), "attend", Engine.GRID, reader, rounds="once", through="inboxes", meets="attend",
+            doc="parts of O",
+        ),
     )  # fmt: skip
 
 
 def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
-    """What threads have: of the scores and of O as products leave them; and of each head of their own."""
+    """Registers: a thread's part of the scores and of O, as products leave them, and values of its heads."""
     columns = Size(hb // 4, "OWN_COLUMNS")
     for text, rows, title in (("scores", k.tile, "OWN_SCORES"), ("acc", dims, "OWN_OUTPUTS")):
         yield Buffer(
@@ -153,7 +173,8 @@ def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
             role="attend",
             per_thread=Size(rows * hb // 128, title),
         )
-    # Their part of the running sums, the maxima of a tile, those that P is below, and the sinks of the rows that they merge.
+    # A thread's part of the running sums, the maxima of a tile, the maxima that P is relative to, and the
+    # sinks of the rows that the thread merges.
     own = {"sums": columns, "top": columns, "peak": columns, **({"sinks": hb // 8} if k.slices > 1 else {})}
     for text, each in own.items():
         yield Buffer.own(text, "attend", each)
@@ -164,13 +185,19 @@ def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    """Heads on N; each CTA of a slice group with its part of the dims, so that no accumulator crosses between them."""
+    """The schedule with heads on N.
+
+    Each CTA of a slice group has its part of the dims, so no accumulator crosses between CTAs.
+    """
     hb, sliced, shared = head_block(k), k.slices > 1, Space.SHARED
     dims, rope = Size(LATENT_DIM // k.slices, "DIMS"), Size(rope_dims(k) // k.slices, "ROPE")
     weights = (k.tile, hb) if hb > 8 else (hb, k.tile)
     tiles = (
         *queries(hb, dims, rope),
-        Buffer("ckv_s", shared, (k.tile, dims), "bfloat16", k.stages, swizzle=128, doc="read K-major for scores, MN-major for values"),
+        Buffer(
+            "ckv_s", shared, (k.tile, dims), "bfloat16", k.stages, swizzle=128,
+            doc="read K-major for scores, MN-major for values",
+        ),
         *rope_rows("kpe_s", k.tile, rope, k.stages),
         Buffer("p_s", shared, weights, "bfloat16", swizzle=min(128, 2 * weights[1])),
         Buffer("red_s", shared, (hb, 4), "float32", doc="maxima, then sums, across warps"),
@@ -190,7 +217,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         named_barriers={"attend": ("attend",)},
         constants={"head_block": hb, "dims": dims, "rope": rope},
         ctas_per_sm=sliced_ctas_per_sm(k) if sliced else 1,
-        # Without it ptxas may not know with how many registers a thread begins, and then gives none to those that need more.
+        # Without a minimum ptxas may not know how many registers a thread begins with. It then gives no more
+        # registers to the roles that need more.
         min_ctas_per_sm=int(_staged(k)),
         resident=splits // k.cluster - 1 if sliced else dim("all_resident") if k.cluster == 1 else 0,
     )  # fmt: skip
@@ -198,7 +226,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 @recorded
 def _gather_rows(m: Recorder, walk: Walk) -> None:
-    """bf16 rows into the ring."""
+    """Copy bf16 rows into the ring."""
     for turn in range(walk.turns):
         walk.enter(turn, keep_rows=True)
         if walk.live:
@@ -216,8 +244,8 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
 
 @recorded
 def _gather_tokens(m: Recorder, walk: Walk) -> None:
-    """A slice of tokens into the ring, unpacked in registers."""
-    m.comment("As the words of a tile are written, those of the next one take their place.")
+    """Unpack a slice of tokens in registers and write it into the ring."""
+    m.comment("As the words of a tile are written, the next tile's words take their registers.")
     holds: Boolean = False
     load, renew = TOKEN_LEAVES[m.k.kv]
     for turn in range(walk.turns + 1):
@@ -238,7 +266,7 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
 
 @recorded
 def _stage_tokens(m: Recorder, walk: Walk) -> None:
-    """Whole fp8 tokens as they are, half a tile at a time."""
+    """Copy whole fp8 tokens as they are, half a tile at a time."""
     for turn in range(walk.turns):
         walk.enter(turn, keep_rows=True)
         if walk.live:
@@ -257,7 +285,7 @@ def _stage_tokens(m: Recorder, walk: Walk) -> None:
 
 @recorded
 def _stage_pages(m: Recorder, walk: TwoScopes) -> None:
-    """Tokens of both scopes as they are, half a tile at a time."""
+    """Copy tokens of both scopes as they are, half a tile at a time."""
     copy = leaf_v4.copy_v4_tokens if m.k.kv == "v4" else leaf_v41.copy_v41_tokens
     for turn in range(walk.turns):
         walk.enter(turn, keep_rows=True)
@@ -278,7 +306,7 @@ def _stage_pages(m: Recorder, walk: TwoScopes) -> None:
 
 @recorded
 def _unpack(m: Recorder, walk: Walk) -> None:
-    """Whole fp8 tokens: each half tile from where it was staged to its place in the ring."""
+    """Unpack whole fp8 tokens: each staged half tile to its place in the ring."""
     for turn in range(walk.turns):
         walk.enter(turn)
         if walk.live:
@@ -303,7 +331,7 @@ def _unpack(m: Recorder, walk: Walk) -> None:
 
 @recorded
 def _attend_tiles(m: Recorder, walk: Walk) -> None:
-    """Both products and the softmax, tile by tile. Leaves O normalised, and its lse in `top`."""
+    """Compute both products and the softmax, tile by tile. O ends normalised, with its lse in `top`."""
     c = m.c
     parts: tuple[tuple[View, Global, int], ...]
     if c.rope:
@@ -355,7 +383,7 @@ def _add_partial_scores(m: Recorder, walk: Walk) -> None:
 
 @recorded
 def _softmax_of_tile(m: Recorder, walk: Walk) -> None:
-    """From masked scores to P in shared memory: the maxima of the columns cross the warps, the sums do not."""
+    """Turn masked scores into P in shared memory. Warps exchange the columns' maxima, but not the sums."""
     leaf_softmax.leave_maxima(m, walk.red_s, walk.scores)
     m.meet("attend")
     leaf_softmax.join_maxima(m, walk.top, walk.red_s)
@@ -368,7 +396,7 @@ def _softmax_of_tile(m: Recorder, walk: Walk) -> None:
 
 @recorded
 def _normalise(m: Recorder, walk: Walk) -> None:
-    """Normalise O, and leave its lse in `top`."""
+    """Normalise O and leave its lse in `top`."""
     leaf_softmax.leave_sums(m, walk.red_s, walk.sums)
     m.meet("attend")
     leaf_softmax.join_sums(m, walk.top, walk.red_s)
@@ -377,7 +405,7 @@ def _normalise(m: Recorder, walk: Walk) -> None:
 
 @recorded
 def _attend_whole(m: Recorder, walk: Walk) -> None:
-    """Whole rows: all tiles of a query, or some that are merged with those of other splits."""
+    """Attend over whole rows: all tiles of a query, or a split's tiles. Then merge the splits."""
     splits, row, head0 = walk.splits, walk.row, walk.head0
     columns = m.schedule.buffer("top").per_thread
 
@@ -391,27 +419,31 @@ def _attend_whole(m: Recorder, walk: Walk) -> None:
     _attend_tiles(m, walk)
     if m.k.cluster == 1 and splits == 1:
         leaf.write_outputs(
-            m, walk.acc, walk.top, walk.attn_sink, walk.out, walk.lse, row, head0, walk.lse_scale, walk.empty_lse,
-            heads_of_call(m),
+            m, walk.acc, walk.top, walk.attn_sink, walk.out, walk.lse, row, head0, walk.lse_scale,
+            walk.empty_lse, heads_of_call(m),
         )  # fmt: skip
     else:
         leaf.leave_part(
             m, walk.acc, lses=walk.top, row=row, head0=head0, side=leaf.ON_N, split=walk.split,
-            o_partial=walk.o_partial, lse_partial=walk.lse_partial, splits=walk.splits, padded=padded_heads(m.k),
+            o_partial=walk.o_partial, lse_partial=walk.lse_partial, splits=walk.splits,
+            padded=padded_heads(m.k),
         )  # fmt: skip
         merge_splits(walk, "attend", merge)
 
 
 @recorded
 def _attend_slice(m: Recorder, walk: Walk) -> None:
-    """A slice of the dims: the CTAs of a slice group add their partial scores, and all that hold a slice merge its rows."""
+    """Attend with a slice of the dims.
+
+    The CTAs of a slice group add their partial scores. The CTAs that hold the same slice merge its rows of O.
+    """
     which, part, parts = walk.which, walk.split, walk.splits_of_row
     leaf.load_sinks(m, walk.sinks, walk.attn_sink, walk.head0, heads_of_call(m))
     _attend_tiles(m, walk)
     top, kept, rows = walk.top, walk.o_s, walk.o.reader.slot(0)
     first = m.block(0) * parts * m.k.slices + which
     if parts > 1:
-        m.comment("The CTAs that hold this slice trade rows of O, so that each merges its share of them.")
+        m.comment("The CTAs that hold this slice send one another rows of O, and each merges a share.")
         words = m.schedule.buffer("o_s").stage_elements
         leaf.send_parts(
             m, walk.acc, lses=top, inbox=m.sender(rows.o_s, rows), words=words, first=first,

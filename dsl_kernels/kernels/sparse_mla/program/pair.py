@@ -1,27 +1,42 @@
-"""Sparse MLA of 128 heads on Blackwell as a pair of CTAs, with heads on M (the schedule of FlashMLA's kernel for 128 heads).
+"""Sparse MLA of 128 heads on Blackwell as a pair of CTAs, with heads on M.
 
     S[heads, tokens] = Q K^T,   P = online softmax over tokens,   O[heads, 512] += P V
 
-Products are of both CTAs (cta_group 2, M = 128): each has 64 heads, 64 of a tile's 128 tokens as keys, and half of the latent
-dims of all 128 as values. Counted a tile and CTA: 139 KB gathered (73.7 of keys, 65.5 of values), which an SM takes in 3002
-clocks at 46 bytes a clock, the L2's rate on Hopper; 2176 clocks of tensor cores (1152 of scores, 1024 of values); 2752 of the
-port of shared memory at 128 bytes (queries 192, keys 576, weights 256, values 512; 1088 written by copies, 128 by threads); 512
-of exponentials; 64 columns of tensor memory read a lane. An operand of both CTAs lies at one place in both, where a token's
-values are keys of one CTA alone, so they are gathered again. Tensor memory, 512 columns: 256 of O, 64 of S, 192 of two thirds of
-the queries. Shared memory, 225 KB: 13 panels of keys (104), 5 units of values (80), the other queries (24), P (16), the rest 1.
+The schedule is that of FlashMLA's kernel for 128 heads. Both CTAs take part in a product (cta_group 2,
+M = 128). Each CTA has 64 heads, 64 of a tile's 128 tokens as keys, and half of the latent dims of all 128
+tokens as values.
+
+Counted per tile and CTA:
+
+- gather: 139 KB (73.7 of keys, 65.5 of values), which an SM takes in 3002 clocks at 46 bytes a clock, the
+  L2's rate on Hopper;
+- tensor cores: 2176 clocks (1152 of scores, 1024 of values);
+- port of shared memory, at 128 bytes a clock: 2752 clocks (queries 192, keys 576, weights 256, values 512;
+  1088 written by copies, 128 by threads);
+- exponentials: 512 clocks;
+- tensor memory: each lane reads 64 columns.
+
+An operand of both CTAs must have the same address in both. A token's keys are in one CTA only, so its values
+are gathered again.
+
+Tensor memory has 512 columns: 256 of O, 64 of S, and 192 of two thirds of the queries. Shared memory, 225 KB,
+has 13 panels of keys (104), 5 units of values (80), the other queries (24), P (16), and 1 of the rest.
 
 | ring | filled by | read by | slots, uses a tile | full counts | empty counts |
 |---|---|---|---|---|---|
-| qt, qs | softmax: tensor, shared memory | mma | 1, one a query | 8, the warps of both CTAs | commit, in both CTAs, after the query's last scores |
-| k | keys: gather4, 64 of 576 dims | mma | 13, 9 | bytes of both | commit, in both CTAs |
-| v | values: gather4, 64 tokens by 128 dims | mma | 5, 4 | bytes of both | commit, in both CTAs |
-| s | mma | softmax | 1, 1 | commit, in both CTAs | 8 |
-| p | softmax | mma | 1, 1 | 8 | commit, in both CTAs; gives back o |
-| o | mma | softmax | 1, 1 | commit, in both CTAs | - |
+| qt, qs | softmax: tensor, shared memory | mma | 1, one a query | 8, the warps of both | commit |
+| k | keys: gather4, 64 of 576 dims | mma | 13, 9 | bytes of both | commit |
+| v | values: gather4, 64 tokens by 128 dims | mma | 5, 4 | bytes of both | commit |
+| s | mma | softmax | 1, 1 | commit | 8 |
+| p | softmax | mma | 1, 1 | 8 | commit; gives back o |
+| o | mma | softmax | 1, 1 | commit | - |
 
-Full barriers that both CTAs arrive at, and empty ones of what the products fill, are the first CTA's, whose warp issues all
-products: scores of a tile before the values of the one before. A use's parity is that of its number over the slots; numbers go on
-from query to query, as the pair does, which takes a share of the tiles of all queries.
+Each commit arrives in both CTAs. `qt` and `qs` are given back after the query's last scores.
+
+The first CTA's warp issues all products: the scores of a tile before the values of the previous tile. The
+first CTA has the full barriers at which both CTAs arrive, and the empty barriers of the rings that products
+fill. The pair takes a share of the tiles of all queries. Uses are numbered on from query to query. The parity
+of use `i` is that of `i // slots`.
 """
 
 from __future__ import annotations
@@ -44,10 +59,11 @@ from .blackwell import row_map
 from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM
 from .shares import Pairs, each_query, has_next, merge_parts, parts_of_query, place_of_cta, start
 
-# Keys and queries come in panels of 64 of the 576 dims. The first queries are in tensor memory, the others in shared memory.
+# Keys and queries have panels of 64 of the 576 dims. The queries' first `IN_TENSOR` panels are in tensor
+# memory, and the others in shared memory.
 PANEL, PANELS = Size(64, "PANEL"), Size(9, "PANELS")
 IN_TENSOR = 6
-# Values come in units of 64 tokens and 128 dims.
+# Values have units of 64 tokens and 128 dims.
 VALUE_DIMS = Size(128, "VALUE_DIMS")
 VALUE_UNITS = Size(4, "VALUE_UNITS")
 KEY_STAGES, VALUE_STAGES = Size(13, "KEY_STAGES"), Size(5, "VALUE_STAGES")
@@ -69,35 +85,60 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Role("mma", 1, doc="issues the products of both CTAs, in the first one"),
         ),
         buffers=(
-            Buffer("q_s", shared, (HALF, (PANELS - IN_TENSOR) * PANEL), "bfloat16", swizzle=128, doc="the last 128 latent dims, and the rope dims"),
+            Buffer(
+                "q_s", shared, (HALF, (PANELS - IN_TENSOR) * PANEL), "bfloat16", swizzle=128,
+                doc="the last 128 latent dims, and the rope dims",
+            ),
             Buffer("k_s", shared, (HALF, PANEL), "bfloat16", KEY_STAGES, swizzle=128),
             Buffer("v_s", shared, (HALF, VALUE_DIMS), "bfloat16", VALUE_STAGES, swizzle=128),
             Buffer("p_s", shared, (HALF, 2 * HALF), "bfloat16", swizzle=128),
-            Buffer("red_s", shared, (2 * HALF,), "float32", 2, doc="maxima, then sums, of either side, by tile parity"),
+            Buffer(
+                "red_s", shared, (2 * HALF,), "float32", 2,
+                doc="maxima, then sums, of either side, by tile parity",
+            ),
             Buffer("o_t", tensor, (2 * HALF, OWN_DIMS), "float32"),
             Buffer("s_t", tensor, (2 * HALF, HALF), "float32"),
             *(Buffer(panel, tensor, (2 * HALF, PANEL), "bfloat16") for panel in panels),
             Buffer.own("scores", "softmax", HALF, doc="then columns of O that are rescaled or stored"),
             Buffer.own("weights", "softmax", HALF, "bfloat16", doc="queries, P, then O"),
-            *(Buffer.own(text, "softmax", PANEL, "bfloat16", doc="queries") for text in ("panel_1", "panel_2", "panel_3", "latent")),
+            *(
+                Buffer.own(text, "softmax", PANEL, "bfloat16", doc="queries")
+                for text in ("panel_1", "panel_2", "panel_3", "latent")
+            ),
             Buffer.own("rope", "softmax", PANEL // 2, "bfloat16", doc="queries"),
             *(Buffer.own(text, "softmax", 1) for text in ("peak", "sums", "factor")),
-            Buffer.own("key_rows", "keys", HALF, "int32", 32, "rows of a side, alike in all lanes"),
-            Buffer.own("value_rows", "values", HALF, "int32", 32, "rows of a side, alike in all lanes"),
+            Buffer.own("key_rows", "keys", HALF, "int32", 32, "rows of a side, the same in all lanes"),
+            Buffer.own("value_rows", "values", HALF, "int32", 32, "rows of a side, the same in all lanes"),
         ),
         pipelines=(
             Pipeline("qt", panels, "softmax", Engine.TMEM, mma, fill_arrive="warp", pair=True),
             Pipeline("qs", ("q_s",), "softmax", Engine.THREADS, mma, fill_arrive="warp", pair=True),
-            Pipeline("k", ("k_s",), "keys", Engine.BULK, mma, KEY_STAGES, pair=True, doc="a panel of dims each"),
-            Pipeline("v", ("v_s",), "values", Engine.BULK, mma, VALUE_STAGES, pair=True, doc="four units a tile"),
+            Pipeline(
+                "k", ("k_s",), "keys", Engine.BULK, mma, KEY_STAGES, pair=True,
+                doc="a panel of dims in each slot",
+            ),
+            Pipeline(
+                "v", ("v_s",), "values", Engine.BULK, mma, VALUE_STAGES, pair=True, doc="four units per tile"
+            ),
             Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, softmax, pair=True),
-            Pipeline("p", ("p_s",), "softmax", Engine.THREADS, mma, fill_arrive="warp", pair=True, doc="also returns o"),
-            Pipeline("o", ("o_t",), "mma", Engine.TCGEN05, softmax, returned_by="p", accumulates=True, pair=True),
+            Pipeline(
+                "p", ("p_s",), "softmax", Engine.THREADS, mma, fill_arrive="warp", pair=True,
+                doc="also gives back o",
+            ),
+            Pipeline(
+                "o", ("o_t",), "mma", Engine.TCGEN05, softmax, returned_by="p", accumulates=True, pair=True
+            ),
         ),
         mmas=(
-            of_pair("qk_t", 2 * HALF, 2 * HALF, PANEL, a_space=tensor, a=panels[0], b="k_s", acc="s_t", doc="S += Q K^T, a panel of the dims"),
+            of_pair(
+                "qk_t", 2 * HALF, 2 * HALF, PANEL, a_space=tensor, a=panels[0], b="k_s", acc="s_t",
+                doc="S += Q K^T, a panel of the dims",
+            ),
             of_pair("qk_s", 2 * HALF, 2 * HALF, PANEL, a="q_s", b="k_s", acc="s_t", doc="the last dims"),
-            of_pair("pv", 2 * HALF, 2 * VALUE_DIMS, HALF, b_major="mn", a="p_s", b="v_s", acc="o_t", doc="O += P V, a side of the tokens, half of the dims"),
+            of_pair(
+                "pv", 2 * HALF, 2 * VALUE_DIMS, HALF, b_major="mn", a="p_s", b="v_s", acc="o_t",
+                doc="O += P V, a side of the tokens, half of the dims",
+            ),
         ),
         grid=(dim("ctas"), 2),
         cluster=(1, 2, 1),
@@ -112,7 +153,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 class OfPair(Names):
-    """What a pair of CTAs has beside the names of the other kernels."""
+    """Names that only a kernel of a pair of CTAs has."""
 
     k: Channel
     v: Channel
@@ -133,8 +174,8 @@ class Sides(Pairs, OfPair):
     """A walk over tiles of two sides of 64 tokens.
 
     Attributes:
-        now_low, now_high: in a role that gathers, this CTA's side's cache rows of the tile that it is at.
-        left_low, left_high, right_low, right_high: those of both sides.
+        now_low, now_high: in a role that gathers, the current tile's cache rows of this CTA's side.
+        left_low, left_high, right_low, right_high: the current tile's cache rows of both sides.
     """
 
     now_low: Value
@@ -151,7 +192,9 @@ class Sides(Pairs, OfPair):
 
     @recorded
     def enter(self, turn: Value, *, keep_rows: bool = False) -> None:
-        """Go to the tile of a turn: `live` says whether it has a valid id. The ids of the next tile are read meanwhile.
+        """Go to the tile of a turn; `live` then says whether the tile has a valid id.
+
+        The ids of the next tile are read meanwhile.
 
         Args:
             keep_rows: keep the cache rows of both sides.
@@ -170,14 +213,15 @@ class Sides(Pairs, OfPair):
 
     @recorded
     def take_queries(self, row: Value, use: Value) -> None:
-        """A query, through registers: six panels of its dims into tensor memory, the others into shared memory."""
+        """Copy a query through registers: six panels into tensor memory, the others into shared memory."""
         m, q_t = self.m, self.qt.producer.acquire(use)
         panels = (self.weights, self.panel_1, self.panel_2, self.panel_3, self.latent)
         leaf.take_queries(m, *panels, self.q_nope, row, self.head0)
         for i in range(IN_TENSOR - 1):
             fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panels[i], m.thread)
         leaf.take_last_queries(
-            m, self.weights, self.latent, self.rope, self.q_nope, self.q_pe, row, self.head0, (IN_TENSOR - 1) * PANEL,
+            m, self.weights, self.latent, self.rope, self.q_nope, self.q_pe, row, self.head0,
+            (IN_TENSOR - 1) * PANEL,
         )  # fmt: skip
         fragment.write_tensor(m, getattr(q_t, f"q_t_{IN_TENSOR - 1}"), self.weights, m.thread)
         q_t.commit()
@@ -187,18 +231,18 @@ class Sides(Pairs, OfPair):
 
     @recorded
     def mask(self) -> None:
-        """Scale the logits, and hide tokens without a valid id."""
+        """Scale the logits, and mask tokens without a valid id."""
         left, right = self.left, self.right
         leaf.mask_rows(
             self.m, self.scores, left.in_low, left.in_high, right.in_low, right.in_high, self.sm_scale,
         )  # fmt: skip
 
     def store_weights(self, target: View) -> None:
-        """The weights of a thread's tokens."""
+        """Store the weights of a thread's tokens."""
         leaf.store_row(self.m, target, self.weights)
 
     def write_output(self, to: Global, sums: View, split: Value | None, some: Value) -> None:
-        """What a thread has of O, over its sum."""
+        """Write a thread's part of O, divided by its sum."""
         leaf.write_row(
             self.m, to, sums, self.row, self.head0, split, some=some, held=self.scores, rounded=self.weights,
             factor=self.factor, heads=self.m.k.heads, splits=self.splits,
@@ -207,7 +251,7 @@ class Sides(Pairs, OfPair):
 
 @recorded
 def _gather_keys(m: Recorder, walk: Sides) -> None:
-    """All dims of the rows of this CTA's side, a panel at a time."""
+    """Gather all dims of the rows of this CTA's side, a panel at a time."""
 
     def fill(use: Value, rows: Global, first: Value) -> None:
         k = walk.k.producer.acquire(use)
@@ -230,7 +274,7 @@ def _gather_keys(m: Recorder, walk: Sides) -> None:
 
 @recorded
 def _gather_values(m: Recorder, walk: Sides) -> None:
-    """This CTA's half of the dims of the rows of both sides, half of these at a time."""
+    """Gather this CTA's half of the dims of the rows of both sides, in two units per side."""
 
     def gather() -> None:
         for turn in range(walk.turns):
@@ -253,7 +297,10 @@ def _gather_values(m: Recorder, walk: Sides) -> None:
 
 @recorded
 def _issue(m: Recorder, walk: Sides) -> None:
-    """The first CTA's MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
+    """Issue the products, in the first CTA only.
+
+    The scores of tile i + 1 come before the values of tile i, so softmax never idles.
+    """
 
     def attend() -> None:
         q_t = walk.qt.reader.wait(walk.done)
@@ -302,9 +349,10 @@ def _issue(m: Recorder, walk: Sides) -> None:
 
 @recorded
 def softmax(m: Recorder, walk: Any) -> None:
-    """Queries, then tile by tile P out of S. O stays in tensor memory and is rescaled only when a maximum has grown.
+    """Copy the queries, then turn S into P, tile by tile.
 
-    `walk` takes the queries, masks, stores the weights and writes the output as its heads lie on the lanes.
+    O stays in tensor memory and is rescaled only when a maximum has risen. The methods of `walk` take the
+    queries, mask, store the weights and write the output: they know how the heads are spread over the lanes.
     """
 
     def attend() -> None:
@@ -342,7 +390,7 @@ def softmax(m: Recorder, walk: Any) -> None:
 
 @recorded
 def _leave_output(walk: Any, begin: Value) -> None:
-    """Fetch the next query, normalise O and write it with its lse: the result, or a part of it."""
+    """Fetch the next query, then normalise O and write it with its lse, as the result or as a part of it."""
     m, row, head0 = walk.m, walk.row, walk.head0
     if has_next(walk):
         walk.take_queries(row + 1, walk.done + 1)
@@ -365,7 +413,7 @@ def _leave_output(walk: Any, begin: Value) -> None:
         m.count_in("arrivals", counter, "softmax")
     else:
         write(walk.out, walk.lse, None)
-    m.comment("Sums are read before the next tile leaves its maxima.")
+    m.comment("All threads must read the sums before the next tile's maxima overwrite them.")
     m.meet("softmax")
     if walk.it > begin:
         last.release()
@@ -382,7 +430,10 @@ def _merge_heads(walk: Any, row: Value, part: Value, parts: Value) -> None:
 
 @recorded
 def _softmax(m: Recorder, walk: Sides) -> None:
-    """As `softmax`, and what the other CTA's commits give back has come before this CTA ends."""
+    """As `softmax`. Then wait for the commits of the other CTA that arrive at this CTA's barriers.
+
+    This CTA must not end earlier.
+    """
     softmax(m, walk)
     walk.p.producer.drain(walk.it)
     walk.qt.producer.drain(walk.done)

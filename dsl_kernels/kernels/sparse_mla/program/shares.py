@@ -1,4 +1,7 @@
-"""How CTAs with 64 heads on M share out the tiles of all queries, and a CTA's walk over its share, from query to query."""
+"""How CTAs share out the tiles of all queries, and a CTA's walk over its share, from query to query.
+
+Kernels with 64 heads on M use it, and those on Blackwell that go on from query to query.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,22 @@ from .common import (
 
 
 class Units(State, Kernel):
-    """A CTA's walk over its share of the units. A unit is what is dealt out: a tile, or with bf16 a pair of tiles.
+    """A CTA's walk over its share of the units. A unit is a tile, or a pair of tiles.
 
-    The units of all queries are numbered in a row, `span` for each query; those past a query's last one are empty.
+    The units of all queries are numbered consecutively, `span` for each query. Units past a query's last one
+    are empty.
 
     Attributes:
         head0: the first of this CTA's heads.
         share: units of a CTA. This CTA has those from `unit` up to `end`; `unit` moves on with the walk.
-        done: queries that are done.
+        span: units that each query is numbered with.
+        done: how many queries are finished.
         it: live units so far.
-        row: the query that the walk is at.
-        turn, turns: the unit of that query that is read next, and where this CTA's units of it end.
-        stop: the number of the query's first id that is not this CTA's, or does not count.
+        row: the current query.
+        turn, turns: the next unit of the current query to read, and where this CTA's units of the query end.
+        stop: the number of the query's first id that is not this CTA's or does not count.
         live: whether the unit that `vote` looked at has a valid id.
-        now: in a role that gathers a side of each tile, that side's cache rows of that unit.
+        now: in a role that gathers a side of each tile, that side's cache rows of the current unit.
     """
 
     head0: Value
@@ -57,12 +62,12 @@ class Units(State, Kernel):
         raise NotImplementedError
 
     def enter_query(self) -> Expr:
-        """Find out which units of the query `row` this CTA has: whether there is one."""
+        """Find this CTA's units of the query `row`, and tell whether there is one."""
         raise NotImplementedError
 
     @recorded
     def stop_at(self, tiles: Value) -> None:
-        """Find out which id of the query is the first that is not among those that count of so many tiles."""
+        """Set `stop`: the first id of the query that does not count or is past its first `tiles` tiles."""
         counted: Int32 = self.topk
         if self.has_lengths != 0:
             counted = ids_that_count(self.m, self.topk_length, self.row, self.topk)
@@ -82,10 +87,11 @@ class Units(State, Kernel):
 
     @recorded
     def next_live(self, ids: Value | None = None) -> None:
-        """Go to the next unit with a valid id: `live` says whether there is one. Ids are read one unit ahead.
+        """Go to the next unit with a valid id; `live` says whether there is one. Ids are read one unit ahead.
 
         Args:
-            ids: `low` or `high`, whose rows are kept in `now` as those of that unit; past the last unit there is none.
+            ids: `low` or `high`. The rows of these ids are kept in `now` as those of the unit. There are none
+                past the last unit.
         """
         if ids is not None:
             self.keep(ids)
@@ -101,7 +107,7 @@ class Units(State, Kernel):
 
     @recorded
     def keep(self, ids: Value) -> None:
-        """Keep the ids that were read last as those of the unit that the walk is at."""
+        """Keep the ids that were read last as those of the current unit."""
         self.now = ids
 
     @recorded
@@ -113,7 +119,7 @@ class Units(State, Kernel):
 
 
 class Tiles(Ids, Units):
-    """Units are tiles. Turns count a query's tiles from its first one on, so that this CTA's begin at some `turn`."""
+    """Units are tiles. Turns count all tiles of a query from 0, so this CTA's tiles begin at some `turn`."""
 
     @recorded
     def enter_query(self) -> Expr:
@@ -133,7 +139,7 @@ class Tiles(Ids, Units):
 
 @recorded
 def _stop_of_extra(walk: TilesOfTwoScopes | TwoScopesInTurn, tiles: Value) -> Value:
-    """Which id of the second scope is the first that is not among those that count of so many tiles."""
+    """The first id of the second scope that does not count or is past the scope's first `tiles` tiles."""
     extra_counted: Int32 = walk.extra_topk
     if walk.has_extra_lengths != 0:
         extra_counted = ids_that_count(walk.m, walk.extra_topk_length, walk.row, walk.extra_topk)
@@ -142,7 +148,7 @@ def _stop_of_extra(walk: TilesOfTwoScopes | TwoScopesInTurn, tiles: Value) -> Va
 
 @recorded
 def _read_scope(walk: TilesOfTwoScopes | TwoScopesInTurn, tile: Value) -> None:
-    """Read the ids of a tile of the query, of the scope that it is of."""
+    """Read the ids of a tile of the query, from the tile's scope."""
     ids = walk.low, walk.high
     near = inline(anew(walk.near) if lacks_registers(walk.m.k) else walk.near)
     walk.of_extra = tile >= walk.near
@@ -155,14 +161,14 @@ def _read_scope(walk: TilesOfTwoScopes | TwoScopesInTurn, tile: Value) -> None:
 
 
 class TilesOfTwoScopes(Tiles):
-    """Units are tiles, a query's those of the second scope after those of the first.
+    """Units are tiles. A query's tiles of the second scope come after those of the first.
 
     Attributes:
         near: the tiles of the first scope.
-        extra_stop: as `stop`, of the second scope.
-        known: the tokens of the scope whose ids were read last.
-        of_extra: whether these are of the second scope.
-        now_extra: whether the rows in `now` are.
+        extra_stop: as `stop`, for the second scope.
+        known: the number of tokens of the scope whose ids were read last.
+        of_extra: whether that scope is the second one.
+        now_extra: whether the rows in `now` are of the second scope.
     """
 
     near: Value
@@ -199,14 +205,14 @@ class TilesOfTwoScopes(Tiles):
 
     @recorded
     def find_rows(self) -> None:
-        """Ids of pages are found where their tokens are read."""
+        """Do nothing: leaves that read tokens of pages find their rows."""
 
 
 class OwnTurns(Units):
-    """Turns count this CTA's units of a query from 0 on.
+    """Turns count this CTA's units of a query from 0.
 
     Attributes:
-        first: the first of these units, among all of the query.
+        first: the number, among all units of the query, of this CTA's first unit.
     """
 
     first: Value
@@ -234,11 +240,11 @@ class TilesInTurn(Ids, OwnTurns):
 
 
 class TwoScopesInTurn(Scopes, TilesInTurn):
-    """Units are tiles, a query's those of the second scope after those of the first.
+    """Units are tiles. A query's tiles of the second scope come after those of the first.
 
     Attributes:
         near: the tiles of the first scope.
-        extra_stop: as `stop`, of the second scope.
+        extra_stop: as `stop`, for the second scope.
     """
 
     near: Value
@@ -259,7 +265,7 @@ class Pairs(OwnTurns):
     """Units are pairs of tiles.
 
     Attributes:
-        left, right: the ids of both tiles of a pair.
+        left, right: the ids of the first and of the second tile of a pair.
     """
 
     left: Ids
@@ -292,7 +298,7 @@ class Pairs(OwnTurns):
 
 @recorded
 def _walk_of(m: Recorder, of: Callable[[Recorder], Units] | None) -> Units:
-    """A walk over the units that a kernel deals out: `of` a class, where the kernel has one of its own."""
+    """A walk over a kernel's units, of the class `of` if the kernel has a class of its own."""
     if of is not None:
         return of(m)
     if m.c.unit == 2:
@@ -304,7 +310,7 @@ def _walk_of(m: Recorder, of: Callable[[Recorder], Units] | None) -> Units:
 
 @recorded
 def start(m: Recorder, of: Callable[[Recorder], Units] | None = None) -> Units:
-    """Find this CTA's block of heads and, while the kernel before this one ends, its share."""
+    """Compute this CTA's block of heads and its share, while the previous kernel ends."""
     walk = _walk_of(m, of)
     walk.head0 = 0 if one_block(m.k) else place_of_cta(m)[1] * m.c.head_block
     if not _found_late(m):
@@ -312,7 +318,8 @@ def start(m: Recorder, of: Callable[[Recorder], Units] | None = None) -> Units:
     walk.done = 0
     walk.it = 0
     walk.declare()
-    # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
+    # On Blackwell the wait comes before the allocation of tensor memory: a kernel that waits while it holds
+    # some could keep the previous kernel from its own.
     if m.arch.tmem_columns:
         m.depend()
     m.barriers_stand()
@@ -323,7 +330,7 @@ def start(m: Recorder, of: Callable[[Recorder], Units] | None = None) -> Units:
 
 @recorded
 def _tokens(m: Recorder) -> int:
-    """Tokens of a tile of one CTA: a pair of CTAs has two tiles at once."""
+    """Tokens of a tile of one CTA. A pair of CTAs works on two such tiles at once."""
     tokens: int = m.k.tile
     return tokens // 2 if m.schedule.pairs else tokens
 
@@ -341,7 +348,10 @@ def units_of_query(m: Recorder) -> Value:
 
 @recorded
 def place_of_cta(m: Recorder) -> tuple[Value, Value]:
-    """The number of this CTA's share, and its block of heads. The CTAs of a cluster have one share and different blocks."""
+    """The number of this CTA's share, and its block of heads.
+
+    The CTAs of a cluster have the same share and different blocks.
+    """
     blocks = head_blocks(m.k)
     if m.schedule.cluster_ctas > 1:
         return m.block(0), m.block(1)
@@ -349,17 +359,23 @@ def place_of_cta(m: Recorder) -> tuple[Value, Value]:
 
 
 def _found_late(m: Recorder) -> bool:
-    """Whether each role finds its share for itself: where tokens are unpacked, ptxas spills what the start hands on."""
+    """Whether each role computes its share itself.
+
+    In kernels that unpack tokens, ptxas would spill a share that `start` hands on.
+    """
     return unpacked(m.k)
 
 
 @recorded
 def _find_share(m: Recorder, walk: Units) -> None:
-    """Find which of all queries' units are this CTA's. Neighbouring CTAs have the same units, each for its own block of heads."""
+    """Compute which of all queries' units are this CTA's.
+
+    Neighbouring CTAs have the same units, each for its own block of heads.
+    """
     units = inline(units_of_query(m))
     walk.share = (units + walk.splits - 1) // walk.splits
     walk.span = walk.share * walk.splits
-    m.comment("Not so many parts of each query: whole queries, or units regardless of queries.")
+    m.comment("Unless each query has `splits` parts: whole queries, or units regardless of queries.")
     split_alike = inline(walk.ctas == walk.t * walk.splits)
     if not split_alike:
         walk.span = units
@@ -387,13 +403,13 @@ def each_query(m: Recorder, walk: Units, at_query: Callable[[], None]) -> None:
 
 @recorded
 def has_next(walk: Units) -> Value:
-    """Whether this CTA has units of the query after the one that the walk is at."""
+    """Whether this CTA has units of the query after the current one."""
     return ((walk.row + 1) * walk.span < walk.end) & (walk.row + 1 < walk.t)
 
 
 @recorded
 def parts_of_query(walk: Units, row: Value) -> tuple[Value, Value, Value]:
-    """The number of this CTA's part of a query, how many parts the query has, and the number of its counter."""
+    """The number of this CTA's part of a query, how many parts it has, and the number of its counter."""
     which, block = place_of_cta(walk.m)
     from_cta = row * walk.span // walk.share
     parts = (row * walk.span + units_of_query(walk.m) - 1) // walk.share - from_cta + 1
@@ -402,11 +418,12 @@ def parts_of_query(walk: Units, row: Value) -> tuple[Value, Value, Value]:
 
 @recorded
 def merge_parts(walk: Units, barrier: str, merge: Callable[[Value, Value, Value], None]) -> None:
-    """After this CTA has left all of its parts: `merge(row, part, parts)` joins its share of each query that it has one of.
+    """Merge this CTA's share of each query of which it has a part, after it has written all of its parts.
 
     Args:
         barrier: the named barrier of the threads that merge.
-        merge: takes the query, the number of this CTA's part of it, and how many there are.
+        merge: `merge(row, part, parts)` joins the share. It takes the query, the number of this CTA's part of
+            the query, and how many parts there are.
     """
     m = walk.m
     if walk.splits > 1:

@@ -242,7 +242,7 @@ def test_ids_that_name_nothing_are_found_where_values_are_checked(
 def test_the_benchmark_compares_the_kernel_and_torch_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    path = Path(__file__).parents[2] / "benchmarks" / "compressed_rows.py"
+    path = Path(__file__).parents[3] / "benchmarks" / "compressed_rows.py"
     spec = importlib.util.spec_from_file_location("compressed_rows", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
