@@ -204,8 +204,7 @@ def place_when_even(b, cta, ctas):
 
 @cute.jit
 def grain_entries(block_table, block_table_stride_0, row, first, step, last, page_size, lane):
-    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
-    in the page.
+    """Like `table_entries`, read an entry per lane for 16 keys, with the place of these keys in the page.
 
     The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
     keys reads the entry of that group.
@@ -304,7 +303,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, next_n, sk
 
 @cute.jit
 def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, next_n, skip_below):
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+    """Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
     score.
 
     `fresh` says whether the tile is the first one of its sequence in this share.
@@ -324,9 +323,7 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, next_n, skip_
 
 @cute.jit
 def load_lengths(length, seq_lens, seq_lens_stride_0, seq, next_n, skip_below, thread):
-    """Lane i keeps the number of keys to score of query i: 0 past next_n and for a row that selection
-    takes whole.
-    """
+    """Lane i reads the keys to score of query i: 0 past next_n and for a row that selection takes whole."""
     query = thread % 32
     length[0] = Int32(0)
     if query < next_n:
@@ -351,9 +348,7 @@ def load_weights(weight, head_weights, first):
 
 @cute.jit
 def store_query(logits, logits_stride_0, logits_stride_1, logit, scale, length, seq, query, key, thread):
-    """Store the logit of this thread's key and one query, times the key's scale, if the query has that
-    key.
-    """
+    """Store the logit of this thread's key and a query, times the key's scale, if the query has the key."""
     at = key + thread
     if at < warps.shuffle(length[0], query):
         row_of_query = logits + Int64(seq) * logits_stride_0 + Int64(query) * logits_stride_1
@@ -362,8 +357,7 @@ def store_query(logits, logits_stride_0, logits_stride_1, logit, scale, length, 
 
 @cute.jit
 def grain_entries_step_1(block_table, block_table_stride_0, row, first, last, page_size, lane):
-    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
-    in the page.
+    """Like `table_entries`, read an entry per lane for 16 keys, with the place of these keys in the page.
 
     The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
     keys reads the entry of that group.

@@ -272,7 +272,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, skip_below
 
 @cute.jit
 def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, skip_below):
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+    """Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
     score.
 
     `fresh` says whether the tile is the first one of its sequence in this share.
@@ -299,9 +299,7 @@ def load_weights(weight, head_weights):
 
 @cute.jit
 def load_lengths(length, seq_lens, seq_lens_stride_0, seq, next_n, skip_below, thread):
-    """Lane i keeps the number of keys to score of query i: 0 past next_n and for a row that selection
-    takes whole.
-    """
+    """Lane i reads the keys to score of query i: 0 past next_n and for a row that selection takes whole."""
     query = thread % 32
     length[0] = Int32(0)
     if query < next_n:
@@ -333,9 +331,7 @@ def decode_scales(scale, mx):
 
 @cute.jit
 def store_query(logits, logits_stride_0, logits_stride_1, logit, scale, length, seq, query, key, thread):
-    """Store the logit of this thread's key and one query, times the key's scale, if the query has that
-    key.
-    """
+    """Store the logit of this thread's key and a query, times the key's scale, if the query has the key."""
     at = key + thread
     if at < warps.shuffle(length[0], query):
         row_of_query = logits + Int64(seq) * logits_stride_0 + Int64(query) * logits_stride_1

@@ -214,8 +214,7 @@ def load_weights_first_0(weight, head_weights):
 
 @cute.jit
 def store_row_j_0(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
-    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
-    that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
 
     `j` is the number of the row in its group.
     """
@@ -237,8 +236,7 @@ def load_weights_first_32(weight, head_weights):
 
 @cute.jit
 def store_row_j_1(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
-    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
-    that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
 
     `j` is the number of the row in its group.
     """
@@ -260,8 +258,7 @@ def load_weights_first_64(weight, head_weights):
 
 @cute.jit
 def store_row_j_2(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
-    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
-    that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
 
     `j` is the number of the row in its group.
     """
@@ -283,8 +280,7 @@ def load_weights_first_96(weight, head_weights):
 
 @cute.jit
 def store_row_j_3(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
-    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
-    that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
 
     `j` is the number of the row in its group.
     """

@@ -119,8 +119,7 @@ COLUMNS = 128
 
 @T.macro
 def grain_entries(entry: T.Ref, place: T.Ref, block_table, row, first, step, last, page_size, lane):
-    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
-    in the page.
+    """Like `table_entries`, read an entry per lane for 16 keys, with the place of these keys in the page.
 
     The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
     keys reads the entry of that group.
@@ -141,9 +140,7 @@ def grain_entries(entry: T.Ref, place: T.Ref, block_table, row, first, step, las
 
 @T.macro
 def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
-    """Lane i keeps the number of keys to score of query i: 0 past next_n and for a row that selection
-    takes whole.
-    """
+    """Lane i reads the keys to score of query i: 0 past next_n and for a row that selection takes whole."""
     query = T.truncmod(thread, 32)
     length[0] = 0
     if query < next_n:
@@ -170,9 +167,7 @@ def load_weights(weight, head_weights, head_weights_slot, first):
 
 @T.macro
 def store_query(logits, logit, scale, length, seq, query, key, thread):
-    """Store the logit of this thread's key and one query, times the key's scale, if the query has that
-    key.
-    """
+    """Store the logit of this thread's key and a query, times the key's scale, if the query has the key."""
     at = key + thread
     if at < warps.shuffle(length[0], query):
         logits[seq, query, at] = logit[0] * scale[0]
@@ -180,8 +175,7 @@ def store_query(logits, logit, scale, length, seq, query, key, thread):
 
 @T.macro
 def grain_entries_step_1(entry: T.Ref, place: T.Ref, block_table, row, first, last, page_size, lane):
-    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
-    in the page.
+    """Like `table_entries`, read an entry per lane for 16 keys, with the place of these keys in the page.
 
     The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
     keys reads the entry of that group.
@@ -220,7 +214,7 @@ def score_0(
     worker = thread
     use = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
@@ -274,7 +268,7 @@ def score_1(
     worker = thread - 128
     use = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
@@ -328,7 +322,7 @@ def score_2(
     worker = thread - 256
     use = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
@@ -382,7 +376,7 @@ def score_3(
     worker = thread - 384
     use = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
@@ -433,7 +427,7 @@ def load(
     page = T.alloc_var("int32", init=0)
     within = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         last = leaf.ceildiv(need, GRAIN) - 1
@@ -496,7 +490,7 @@ def mma(
     fill_0 = T.alloc_var("int32", init=0)
     fill_1 = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:

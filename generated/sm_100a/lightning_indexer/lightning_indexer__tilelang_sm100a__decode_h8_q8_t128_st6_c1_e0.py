@@ -132,9 +132,7 @@ def table_entries(entry: T.Ref, block_table, row, first, step, last, lane):
 
 @T.macro
 def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
-    """Lane i keeps the number of keys to score of query i: 0 past next_n and for a row that selection
-    takes whole.
-    """
+    """Lane i reads the keys to score of query i: 0 past next_n and for a row that selection takes whole."""
     query = T.truncmod(thread, 32)
     length[0] = 0
     if query < next_n:
@@ -161,9 +159,7 @@ def load_weights(weight, head_weights, head_weights_slot, first):
 
 @T.macro
 def store_query(logits, logit, scale, length, seq, query, key, thread):
-    """Store the logit of this thread's key and one query, times the key's scale, if the query has that
-    key.
-    """
+    """Store the logit of this thread's key and a query, times the key's scale, if the query has the key."""
     at = key + thread
     if at < warps.shuffle(length[0], query):
         logits[seq, query, at] = logit[0] * scale[0]
@@ -201,7 +197,7 @@ def score_0(
     worker = thread
     use = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
@@ -259,7 +255,7 @@ def score_1(
     worker = thread - 128
     use = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
@@ -317,7 +313,7 @@ def score_2(
     worker = thread - 256
     use = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
@@ -375,7 +371,7 @@ def score_3(
     worker = thread - 384
     use = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
@@ -429,7 +425,7 @@ def load(
     held = T.alloc_var("int32", init=0)
     page = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         last = leaf.ceildiv(need, PAGE) - 1
@@ -490,7 +486,7 @@ def mma(
     fill_0 = T.alloc_var("int32", init=0)
     fill_1 = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:

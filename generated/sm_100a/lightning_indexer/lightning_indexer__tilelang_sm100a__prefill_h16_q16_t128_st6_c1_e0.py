@@ -161,8 +161,7 @@ def load_weights_first_0(weight, head_weights, head_weights_slot):
 
 @T.macro
 def store_row_j_0(logits, logit, scale, begin, size, row, key, thread):
-    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
-    that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
 
     `j` is the number of the row in its group.
     """
@@ -182,8 +181,7 @@ def load_weights_first_32(weight, head_weights, head_weights_slot):
 
 @T.macro
 def store_row_j_1(logits, logit, scale, begin, size, row, key, thread):
-    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
-    that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
 
     `j` is the number of the row in its group.
     """
@@ -205,8 +203,7 @@ def load_weights_first_64(weight, head_weights, head_weights_slot):
 
 @T.macro
 def store_row_j_2(logits, logit, scale, begin, size, row, key, thread):
-    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
-    that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
 
     `j` is the number of the row in its group.
     """
@@ -228,8 +225,7 @@ def load_weights_first_96(weight, head_weights, head_weights_slot):
 
 @T.macro
 def store_row_j_3(logits, logit, scale, begin, size, row, key, thread):
-    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
-    that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
 
     `j` is the number of the row in its group.
     """

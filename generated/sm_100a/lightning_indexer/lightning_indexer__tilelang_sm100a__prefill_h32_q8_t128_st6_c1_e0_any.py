@@ -160,8 +160,7 @@ def load_weights_first_0(weight, head_weights, head_weights_slot):
 
 @T.macro
 def store_row_j_0(logits, logit, scale, begin, size, row, key, compressed, thread):
-    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
-    that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
 
     `j` is the number of the row in its group.
     """
@@ -182,8 +181,7 @@ def load_weights_first_32(weight, head_weights, head_weights_slot):
 
 @T.macro
 def store_row_j_1(logits, logit, scale, begin, size, row, key, compressed, thread):
-    """Store the logit of this thread's key and row `row`, times the key's scale, if the row's window has
-    that key.
+    """Store the logit of this thread's key and row `row`, times the key's scale, if the row has the key.
 
     `j` is the number of the row in its group.
     """

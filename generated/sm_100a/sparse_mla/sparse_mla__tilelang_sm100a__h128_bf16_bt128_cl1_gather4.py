@@ -92,7 +92,7 @@ PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 RESIDENT = "splits - 1"
 
 HEADS = 128  # query heads
-TILE = 128  # tokens a tile
+TILE = 128  # tokens per tile
 HALF = 64
 KEY_STAGES = 13
 VALUE_STAGES = 5
@@ -109,7 +109,7 @@ VALUE_DIMS = 128
 
 @T.macro
 def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     first = tile * 64 + lane
     low = warps.load_or(indices[row, first], first < end, -1)
     high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
@@ -117,7 +117,7 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 
 @T.macro
 def take_queries(panel, panel_1, panel_2, panel_3, panel_4, q, row, head0, thread):
-    """The first panels of dims of a thread's head, all in flight together."""
+    """Read the first panels of dims of a thread's head, all in flight together."""
     head = head0 + T.truncmod(thread, HALF)
     for i in T.unroll(HALF // 8):
         vectors.load_halves(panel, i * 8, q[row, head, (i) * 8])
@@ -137,8 +137,10 @@ def take_queries(panel, panel_1, panel_2, panel_3, panel_4, q, row, head0, threa
 
 @T.macro
 def take_last_queries(panel, latent, rope, q_nope, q_pe, row, head0, thread):
-    """From dim `first` on the last panel of a thread's head, and behind it the other latent dims and the
-    rope dims of all heads.
+    """Read the rest of the queries, from dim `first` on.
+
+    A thread takes one panel of its head's dims, then its part of the other latent dims and of the rope
+    dims of all heads.
     """
     head = head0 + T.truncmod(thread, HALF)
     for i in T.unroll(HALF // 8):
@@ -167,7 +169,7 @@ def take_last_queries(panel, latent, rope, q_nope, q_pe, row, head0, thread):
 
 @T.macro
 def leave_queries(target, target_slot, latent, rope, thread):
-    """What `take_last_queries` took for shared memory: latent dims, and behind them rope dims."""
+    """Store what `take_last_queries` read of all heads in shared memory: latent dims, then rope dims."""
     for i in T.unroll(PANEL // 8):
         item = i * 128 + thread
         for part in T.vectorized(8):
@@ -186,8 +188,9 @@ def leave_queries(target, target_slot, latent, rope, thread):
 
 @T.macro
 def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -196,7 +199,7 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
 
 @T.macro
 def mask_rows(scores, left_low, left_high, right_low, right_high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token of the thread's side has no valid id."""
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf."""
     scale = sm_scale * LOG2_E
     low = T.if_then_else(thread < HALF, left_low, right_low)
     high = T.if_then_else(thread < HALF, left_high, right_high)
@@ -209,16 +212,16 @@ def mask_rows(scores, left_low, left_high, right_low, right_high, sm_scale, thre
 
 @T.macro
 def leave_maximum(red, red_slot, scores, thread):
-    """Leave the maximum of the thread's side for the other thread of the head."""
+    """Leave the maximum of the thread's side for the head's other thread."""
     red[red_slot, thread] = fragment.row_most(scores)
 
 
 @T.macro
 def take_maximum(peak, sums, factor, red, red_slot, thread):
-    """Move the reference up to the maximum of both sides where a head of the warp rose more than `rise`
-    powers of two above it.
+    """Raise the reference to the maximum of both sides, if a head of the warp rose enough.
 
-    Both threads of a head are in warps of the same heads, so they decide alike.
+    Enough is more than `rise` powers of two above the reference. Both threads of a head are in warps
+    with the same heads, so both decide alike.
     """
     highest = T.max(red[red_slot, thread], red[red_slot, thread ^ HALF])
     factor[0] = 1.0
@@ -231,7 +234,7 @@ def take_maximum(peak, sums, factor, red, red_slot, thread):
 
 @T.macro
 def weigh_row(scores, sums, peak):
-    """P = exp2(S - reference) in place of S, and the running sum of the thread's side."""
+    """Replace S by P = exp2(S - reference), and add P to the running sum of the thread's side."""
     for pair in T.unroll(HALF // 2):
         fragment.scale_pair(scores, pair * 2, 1.0, peak[0])
     for i in T.unroll(HALF):
@@ -241,7 +244,7 @@ def weigh_row(scores, sums, peak):
 
 @T.macro
 def store_row(target, target_slot, weights, thread):
-    """The weights of a head's side, of which a thread has them all."""
+    """Store a thread's weights: those of one side of its head."""
     for i in T.unroll(HALF // 8):
         for part in T.vectorized(8):
             target[
@@ -251,7 +254,7 @@ def store_row(target, target_slot, weights, thread):
 
 @T.macro
 def rescale_row(acc, acc_slot, held, factor, thread):
-    """The thread's dims of O times the head's factor; left alone where a warp's factors are 1."""
+    """Multiply the thread's dims of O by its head's factor. A warp whose factors are all 1 leaves O alone."""
     if warps.any_lane(factor[0] != 1.0):
         for step in T.unroll(0, OWN_DIMS // HALF, 1, unroll_factor=1):
             fragment.load_columns(held, acc, acc_slot, step * HALF, thread)
@@ -262,13 +265,16 @@ def rescale_row(acc, acc_slot, held, factor, thread):
 
 @T.macro
 def leave_sum(red, red_slot, sums, thread):
-    """Leave the sum of the thread's side for the other thread of the head."""
+    """Leave the sum of the thread's side for the head's other thread."""
     red[red_slot, thread] = sums[0]
 
 
 @T.macro
 def finish_row_split(red, red_slot, lses, row, head0, split, sums, peak, factor, thread):
-    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
+    """Write the head's lse, and compute the factor that normalises its O.
+
+    If the row is not split, the factor includes the sink.
+    """
     total = sums[0] + red[red_slot, thread ^ HALF]
     lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak[0], -T.infinity("float32"))
     factor[0] = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0)
@@ -278,8 +284,10 @@ def finish_row_split(red, red_slot, lses, row, head0, split, sums, peak, factor,
 
 @T.macro
 def write_row_split(to, acc, acc_slot, row, head0, split, some, held, factor, thread):
-    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without
-    `some` live tile.
+    """Write the thread's dims of O times its head's factor, into the row or into a split's part of the
+    row.
+
+    Without `some` live tile it writes zeros.
     """
     own = T.truncdiv(thread, HALF) * OWN_DIMS
     for step in T.unroll(0, OWN_DIMS // HALF, 1, unroll_factor=1):
@@ -297,7 +305,10 @@ def write_row_split(to, acc, acc_slot, row, head0, split, some, held, factor, th
 
 @T.macro
 def finish_row(red, red_slot, lses, row, head0, sums, peak, factor, attn_sink, lse_scale, empty_lse, thread):
-    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
+    """Write the head's lse, and compute the factor that normalises its O.
+
+    If the row is not split, the factor includes the sink.
+    """
     total = sums[0] + red[red_slot, thread ^ HALF]
     lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak[0], -T.infinity("float32"))
     factor[0] = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0) * T.if_then_else(
@@ -310,8 +321,10 @@ def finish_row(red, red_slot, lses, row, head0, sums, peak, factor, attn_sink, l
 
 @T.macro
 def write_row(to, acc, acc_slot, row, head0, some, held, rounded, factor, thread):
-    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without
-    `some` live tile.
+    """Write the thread's dims of O times its head's factor, into the row or into a split's part of the
+    row.
+
+    Without `some` live tile it writes zeros.
     """
     own = T.truncdiv(thread, HALF) * OWN_DIMS
     for step in T.unroll(0, OWN_DIMS // HALF, 1, unroll_factor=1):
@@ -332,8 +345,9 @@ def merge_heads(
     row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, lse_scale, empty_lse, parts,
     thread
 ):
-    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
-    0 and `empty_lse`.
+    """Write the weighted sum of the splits for a share of the heads, with four dims per thread.
+
+    A row without ids gives 0 and `empty_lse`.
     """
     four = T.alloc_local((4,), "float32")
     merged = T.alloc_local((4,), "float32")
@@ -370,10 +384,10 @@ def merge_heads(
 
 @T.macro
 def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_inverse, page_shift, page_gap):
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
-    16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3
+    % slower.
     """
     low_row = low
     high_row = high
@@ -390,7 +404,7 @@ def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_inverse, 
 
 @T.macro
 def spread_ids(rows, low, high):
-    """Every id of a tile to all lanes."""
+    """Give all ids of a tile to all lanes."""
     rows[0] = warps.shuffle(low, 0)
     rows[1] = warps.shuffle(low, 1)
     rows[2] = warps.shuffle(low, 2)
@@ -604,7 +618,7 @@ def softmax(
                     worker
                 )
                 write_row(out, o_t, 0, row, head0, it > begin, scores, weights, factor, worker)
-            # Sums are read before the next tile leaves its maxima.
+            # All threads must read the sums before the next tile's maxima overwrite them.
             T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
             if it > begin:
                 # o: p also gives its slot back
@@ -1162,7 +1176,7 @@ def program():
                 init=T.truncdiv(T.truncdiv(scalars.ceildiv(topk, TILE // 2) + 1, 2) + splits - 1, splits)
             )
             span = T.alloc_var("int32", init=share * splits)
-            # Not so many parts of each query: whole queries, or units regardless of queries.
+            # Unless each query has `splits` parts: whole queries, or units regardless of queries.
             if (ctas == t * splits) == False:
                 span = T.truncdiv(scalars.ceildiv(topk, TILE // 2) + 1, 2)
                 share = T.truncdiv(t * T.truncdiv(scalars.ceildiv(topk, TILE // 2) + 1, 2) + ctas - 1, ctas)

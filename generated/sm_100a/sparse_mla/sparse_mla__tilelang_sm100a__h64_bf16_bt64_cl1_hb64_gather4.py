@@ -101,7 +101,7 @@ PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 # Where it is not zero, all CTAs run at once.
 RESIDENT = "splits - 1"
 
-TILE = 64  # tokens a tile
+TILE = 64  # tokens per tile
 SIDE_STAGES = 6
 HALF = 64
 PANEL = 64
@@ -118,7 +118,7 @@ ROPE_DIM = 64
 
 @T.macro
 def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
-    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     first = tile * 64 + lane
     low = warps.load_or(indices[row, first], first < end, -1)
     high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
@@ -126,7 +126,7 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 
 @T.macro
 def take_queries(panel, panel_1, panel_2, panel_3, panel_4, q, row, thread):
-    """The first panels of dims of a thread's head, all in flight together."""
+    """Read the first panels of dims of a thread's head, all in flight together."""
     head = T.truncmod(thread, HALF)
     for i in T.unroll(PANEL // 8):
         vectors.load_halves(panel, i * 8, q[row, head, (i) * 8])
@@ -146,8 +146,10 @@ def take_queries(panel, panel_1, panel_2, panel_3, panel_4, q, row, thread):
 
 @T.macro
 def take_more_queries(panel, panel_1, latent, rope, q_nope, q_pe, row, thread):
-    """From dim `first` on two panels of a thread's head, and behind them the other latent dims and the
-    rope dims of all heads.
+    """Read the rest of the queries, from dim `first` on.
+
+    A thread takes two panels of its head's dims, then its part of the other latent dims and of the rope
+    dims of all heads.
     """
     head = T.truncmod(thread, HALF)
     for i in T.unroll(PANEL // 8):
@@ -179,7 +181,7 @@ def take_more_queries(panel, panel_1, latent, rope, q_nope, q_pe, row, thread):
 
 @T.macro
 def leave_queries(target, target_slot, latent, rope, thread):
-    """What `take_last_queries` took for shared memory: latent dims, and behind them rope dims."""
+    """Store what `take_last_queries` read of all heads in shared memory: latent dims, then rope dims."""
     for i in T.unroll(PANEL // 2 // 8):
         item = i * 128 + thread
         for part in T.vectorized(8):
@@ -198,8 +200,9 @@ def leave_queries(target, target_slot, latent, rope, thread):
 
 @T.macro
 def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
-    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-    every role.
+    """The valid ids of a tile as two words of bits, and whether any id is valid.
+
+    Every warp of every role gets the same result.
     """
     in_low = warps.ballot((low >= 0) & (low < cached))
     in_high = warps.ballot((high >= 0) & (high < cached))
@@ -208,7 +211,7 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
 
 @T.macro
 def mask_half(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token has no valid id."""
+    """Scale the logits to base 2, and set those of tokens without a valid id to -inf."""
     scale = sm_scale * LOG2_E
     valid = T.if_then_else(thread < HALF, low, high)
     for pair in T.unroll(TILE // 2 // 2):
@@ -219,16 +222,16 @@ def mask_half(scores, low, high, sm_scale, thread):
 
 @T.macro
 def leave_maximum(red, red_slot, scores, thread):
-    """Leave the maximum of the thread's side for the other thread of the head."""
+    """Leave the maximum of the thread's side for the head's other thread."""
     red[red_slot, thread] = fragment.row_most(scores)
 
 
 @T.macro
 def take_maximum(peak, sums, factor, red, red_slot, thread):
-    """Move the reference up to the maximum of both sides where a head of the warp rose more than `rise`
-    powers of two above it.
+    """Raise the reference to the maximum of both sides, if a head of the warp rose enough.
 
-    Both threads of a head are in warps of the same heads, so they decide alike.
+    Enough is more than `rise` powers of two above the reference. Both threads of a head are in warps
+    with the same heads, so both decide alike.
     """
     highest = T.max(red[red_slot, thread], red[red_slot, thread ^ HALF])
     factor[0] = 1.0
@@ -241,7 +244,7 @@ def take_maximum(peak, sums, factor, red, red_slot, thread):
 
 @T.macro
 def weigh_row(scores, sums, peak):
-    """P = exp2(S - reference) in place of S, and the running sum of the thread's side."""
+    """Replace S by P = exp2(S - reference), and add P to the running sum of the thread's side."""
     for pair in T.unroll(TILE // 2 // 2):
         fragment.scale_pair(scores, pair * 2, 1.0, peak[0])
     for i in T.unroll(TILE // 2):
@@ -251,7 +254,7 @@ def weigh_row(scores, sums, peak):
 
 @T.macro
 def store_half(target, target_slot, weights, thread):
-    """The weights of half of a head's tokens, of which a thread has them all."""
+    """Store a thread's weights: those of half of its head's tokens."""
     for i in T.unroll(TILE // 2 // 8):
         for part in T.vectorized(8):
             target[
@@ -261,7 +264,7 @@ def store_half(target, target_slot, weights, thread):
 
 @T.macro
 def rescale_row(acc, acc_slot, held, factor, thread):
-    """The thread's dims of O times the head's factor; left alone where a warp's factors are 1."""
+    """Multiply the thread's dims of O by its head's factor. A warp whose factors are all 1 leaves O alone."""
     if warps.any_lane(factor[0] != 1.0):
         for step in T.unroll(0, OWN_DIMS // (TILE // 2), 1, unroll_factor=1):
             fragment.load_columns(held, acc, acc_slot, step * (TILE // 2), thread)
@@ -272,13 +275,16 @@ def rescale_row(acc, acc_slot, held, factor, thread):
 
 @T.macro
 def leave_sum(red, red_slot, sums, thread):
-    """Leave the sum of the thread's side for the other thread of the head."""
+    """Leave the sum of the thread's side for the head's other thread."""
     red[red_slot, thread] = sums[0]
 
 
 @T.macro
 def finish_row_split(red, red_slot, lses, row, split, sums, peak, factor, thread):
-    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
+    """Write the head's lse, and compute the factor that normalises its O.
+
+    If the row is not split, the factor includes the sink.
+    """
     total = sums[0] + red[red_slot, thread ^ HALF]
     lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak[0], -T.infinity("float32"))
     factor[0] = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0)
@@ -288,8 +294,10 @@ def finish_row_split(red, red_slot, lses, row, split, sums, peak, factor, thread
 
 @T.macro
 def write_units_split(to, acc, acc_slot, row, split, some, held, factor, thread):
-    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without
-    `some` live tile.
+    """Write the thread's dims of O times its head's factor, into the row or into a split's part of the
+    row.
+
+    Without `some` live tile it writes zeros.
     """
     own = T.truncdiv(thread, HALF) * UNIT_COLUMNS
     for step in T.unroll(0, OWN_DIMS // (TILE // 2), 1, unroll_factor=1):
@@ -310,7 +318,10 @@ def write_units_split(to, acc, acc_slot, row, split, some, held, factor, thread)
 
 @T.macro
 def finish_row(red, red_slot, lses, row, sums, peak, factor, attn_sink, lse_scale, empty_lse, thread):
-    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
+    """Write the head's lse, and compute the factor that normalises its O.
+
+    If the row is not split, the factor includes the sink.
+    """
     total = sums[0] + red[red_slot, thread ^ HALF]
     lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak[0], -T.infinity("float32"))
     factor[0] = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0) * T.if_then_else(
@@ -323,8 +334,10 @@ def finish_row(red, red_slot, lses, row, sums, peak, factor, attn_sink, lse_scal
 
 @T.macro
 def write_units(to, acc, acc_slot, row, some, held, rounded, factor, thread):
-    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without
-    `some` live tile.
+    """Write the thread's dims of O times its head's factor, into the row or into a split's part of the
+    row.
+
+    Without `some` live tile it writes zeros.
     """
     own = T.truncdiv(thread, HALF) * UNIT_COLUMNS
     for step in T.unroll(0, OWN_DIMS // (TILE // 2), 1, unroll_factor=1):
@@ -347,8 +360,9 @@ def write_units(to, acc, acc_slot, row, some, held, rounded, factor, thread):
 def merge_heads(
     row, share, shares, o_partial, lse_partial, attn_sink, out, lse, lse_scale, empty_lse, parts, thread
 ):
-    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
-    0 and `empty_lse`.
+    """Write the weighted sum of the splits for a share of the heads, with four dims per thread.
+
+    A row without ids gives 0 and `empty_lse`.
     """
     four = T.alloc_local((4,), "float32")
     merged = T.alloc_local((4,), "float32")
@@ -385,10 +399,10 @@ def merge_heads(
 
 @T.macro
 def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_inverse, page_shift, page_gap):
-    """The rows of the cache that a lane's ids of a tile name.
+    """The rows of the cache that a lane's two ids of a tile name.
 
-    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
-    16 heads 2 to 3 % slower.
+    Without the branch ptxas moves the arithmetic across other code, and kernels of 16 heads were 2 to 3
+    % slower.
     """
     low_row = low
     high_row = high
@@ -405,7 +419,7 @@ def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_inverse, 
 
 @T.macro
 def spread_ids(rows, low, high):
-    """Every id of a tile to all lanes."""
+    """Give all ids of a tile to all lanes."""
     rows[0] = warps.shuffle(low, 0)
     rows[1] = warps.shuffle(low, 1)
     rows[2] = warps.shuffle(low, 2)
@@ -608,7 +622,7 @@ def softmax(
                     red_s, it % 2, lse, row, sums, peak, factor, attn_sink, lse_scale, empty_lse, worker
                 )
                 write_units(out, o_t, 0, row, it > begin, scores, weights, factor, worker)
-            # Sums are read before the next tile leaves its maxima.
+            # All threads must read the sums before the next tile's maxima overwrite them.
             T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
             if it > begin:
                 # o: p also gives its slot back
@@ -956,7 +970,7 @@ def program():
             lane = thread % 32
             share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
             span = T.alloc_var("int32", init=share * splits)
-            # Not so many parts of each query: whole queries, or units regardless of queries.
+            # Unless each query has `splits` parts: whole queries, or units regardless of queries.
             if (ctas == t * splits) == False:
                 span = scalars.ceildiv(topk, TILE)
                 share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)

@@ -28,9 +28,9 @@ from dsl_kernels.device.cutedsl import scalars, warps
 from dsl_kernels.kernels.topk_selector import cutedsl as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-GROUP = 16  # CTAs a row, one cluster
-THREADS = 512  # threads a CTA
-KEEP = 16  # keys a thread keeps in registers; longer rows are read again in every pass
+GROUP = 16  # CTAs per row, one cluster
+THREADS = 512  # threads per CTA
+KEEP = 16  # keys that a thread keeps in registers; every pass reads longer rows again
 WARPS = 16
 QUAD = 4
 BINS = 2048
@@ -96,7 +96,7 @@ class Shared:
 
 @cute.jit
 def clear_count_4096(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -109,7 +109,7 @@ def clear_count_4096(words, thread):
 
 @cute.jit
 def clear_count_8(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -122,7 +122,7 @@ def clear_count_8(words, thread):
 
 @cute.jit
 def page_row(row, next_n, page_size):
-    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
+    """Set (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
     inverse = cutlass.Uint32(0)
     line = Int32(0)
     if page_size > 0:
@@ -133,7 +133,10 @@ def page_row(row, next_n, page_size):
 
 @cute.jit
 def load_few(logits, logits_stride_0, row, stride, lane):
-    """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
+    """Load the bit patterns of 32 columns, one per lane, in four places of the row.
+
+    The row's bounds do not count.
+    """
     scores = logits + Int64(row) * logits_stride_0
     column = (lane >> 3) * (stride >> 5 << 3) + (lane & 7)
     held = cute.make_rmem_tensor(1, cutlass.Uint32)
@@ -148,8 +151,9 @@ def load_few(logits, logits_stride_0, row, stride, lane):
 
 @cute.jit
 def load_words(bits, logits, logits_stride_0, row, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
+    """Load the bit patterns of each warp's columns from `column` on.
+
+    A column at or past `limit` gives 0, unread.
     """
     own = column + lane
     scores = logits + Int64(row) * logits_stride_0 + own
@@ -167,8 +171,9 @@ def take_all_indices(
     indices, indices_stride_0, row, k, length, first, rank, block_table, block_table_stride_0, line,
     page_size, inverse, thread
 ):
-    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
-    the CTAs take slots in turn.
+    """Write a row of at most `k` scores without reading them: every position from `first` on, then -1.
+
+    The CTAs take slots in turn.
     """
     out = indices + Int64(row) * indices_stride_0
     table = block_table + Int64(line) * block_table_stride_0
@@ -193,8 +198,9 @@ def take_all_indices(
 def take_all_positions(
     indices, indices_stride_0, row, k, length, first, rank, block_table, block_table_stride_0, line, thread
 ):
-    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
-    the CTAs take slots in turn.
+    """Write a row of at most `k` scores without reading them: every position from `first` on, then -1.
+
+    The CTAs take slots in turn.
     """
     out = indices + Int64(row) * indices_stride_0
     table = block_table + Int64(line) * block_table_stride_0
@@ -207,7 +213,7 @@ def take_all_positions(
 
 @cute.jit
 def copy_all(values, values_stride_0, logits, logits_stride_0, row, k, start, last, rank, thread):
-    """The scores of a row of at most `k`, then -inf; the CTAs take slots in turn."""
+    """Write the scores of a row of at most `k` scores, then -inf. The CTAs take slots in turn."""
     own = Int32(scalars.anew(row))
     nothing = cutlass.Uint32(4286578688)
     out = values + Int64(own) * values_stride_0
@@ -221,9 +227,7 @@ def copy_all(values, values_stride_0, logits, logits_stride_0, row, k, start, la
 
 @cute.jit
 def keep_row(state, line, shift, thread):
-    """The row's line of the page table, and what makes columns positions: they take no register until ids
-    are written.
-    """
+    """Store the row's page-table line and the shift from columns to positions, to free registers."""
     if thread == 0:
         state[6] = line
         state[7] = shift
@@ -233,9 +237,10 @@ def keep_row(state, line, shift, thread):
 def fetch_pages(
     first, columns, start, last, block_table, block_table_stride_0, line, page_size, inverse, thread
 ):
-    """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
+    """Fetch the page-table entries of columns [first, first + columns), one per thread from `first_page`
+    on.
 
-    That is -1 where the threads do not hold them all.
+    `first_page` is -1 where there are more entries than threads.
     """
     first_page = Int32(0)
     entry = Int32(0)
@@ -260,11 +265,11 @@ def fetch_pages(
 
 @cute.jit
 def guess_digits(few):
-    """Where 32 scores of a row lie close together, the key from which first digits count down, by their
-    bits from `grain` on.
+    """Where 32 scores of a row are close together, set `near`, the key where first digits begin.
 
-    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and
-    above it if they are equal.
+    Otherwise `near` is 0. The first digit is the distance below `near`, from bit `grain` on. `near` is
+    as far above the largest of the 32 keys as that key is above the smallest, and one above it if all
+    are equal.
     """
     same = scalars.bits_of(scalars.add_rn(scalars.float_of(few), 0.0)).to(Int32)
     key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
@@ -279,8 +284,8 @@ def guess_digits(few):
 
 @cute.jit
 def make_keys_digits(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
-    these.
+    """Turn loaded bit patterns into keys in place, and pair up the first digits of keys if `digits` is
+    given.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
@@ -315,8 +320,8 @@ def count_first(hist, digits, column, lo, hi):
 
 @cute.jit
 def make_keys(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
-    these.
+    """Turn loaded bit patterns into keys in place, and pair up the first digits of keys if `digits` is
+    given.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
@@ -338,8 +343,9 @@ def make_keys(bits, column, lo, hi, lane):
 
 @cute.jit
 def count_near(hist, bits, near, grain, column, lo, hi):
-    """Count the first digits, from `near` down, of a batch of keys that has columns of the row; the last
-    bin as in make_keys.
+    """Count the first digits, from `near` down, of a batch of keys that has columns of the row.
+
+    Columns outside the row go to the last bin, as in make_keys.
     """
     if (column < hi) & (column + WORD * KEEP > lo):
         for j in cutlass.range_constexpr(KEEP):
@@ -349,7 +355,7 @@ def count_near(hist, bits, near, grain, column, lo, hi):
 
 @cute.jit
 def send_sums_at_0(peers, hist, rank, warp, lane):
-    """Send every CTA of the group the sums of this one's coarse bins."""
+    """Send the sums of this CTA's coarse bins to every CTA of the group."""
     bins = hist
     pair = cute.make_rmem_tensor(2, Int32)
     for i in cutlass.range_constexpr(COARSE // WARPS):
@@ -361,11 +367,10 @@ def send_sums_at_0(peers, hist, rank, warp, lane):
 
 @cute.jit
 def pick_bin_of_group_half(state, peers, coarse, need, lower, near, grain, rank, warp, lane):
-    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
-    from the top.
+    """One warp finds the coarse bin with the `need`-th key, and in the counts of all CTAs that key's bin.
 
-    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
-    in pick_bin, unless `near` is not 0: the first digits are then those of count_near.
+    `state` also gets the number of keys above the range, and in it, in CTAs of lower rank. `half` is as
+    in pick_bin; if `near` is not 0, the first digits are those of count_near.
     """
     if warp == 0:
         count = Int32(0)
@@ -460,7 +465,7 @@ def pick_bin_of_group_half(state, peers, coarse, need, lower, near, grain, rank,
 
 @cute.jit
 def read_state(state):
-    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    """Read the undecided range of the last round: end, span, keys needed of it and keys in it."""
     words = cute.make_rmem_tensor(4, Int32)
     cute.autovec_copy(warps.group(state, 4, 0), words)
     end = words[0].to(cutlass.Uint32)
@@ -472,13 +477,13 @@ def read_state(state):
 
 @cute.jit
 def keep_entry(pages, entry, thread):
-    """The threads' page-table entries, for all threads."""
+    """Share the threads' page-table entries with all threads."""
     pages[thread] = entry
 
 
 @cute.jit
 def count_keys(hist, first, bits, end, span):
-    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    """Count the next digit of the undecided keys of a batch, in the bins from `first` on."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
     for j in cutlass.range_constexpr(KEEP):
@@ -488,7 +493,7 @@ def count_keys(hist, first, bits, end, span):
 
 @cute.jit
 def send_sums(peers, at, hist, first, rank, warp, lane):
-    """Send every CTA of the group the sums of this one's coarse bins."""
+    """Send the sums of this CTA's coarse bins to every CTA of the group."""
     bins = hist + first
     pair = cute.make_rmem_tensor(2, Int32)
     for i in cutlass.range_constexpr(COARSE // WARPS):
@@ -500,7 +505,7 @@ def send_sums(peers, at, hist, first, rank, warp, lane):
 
 @cute.jit
 def clear_count_2048(words, first, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words + first
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -513,11 +518,10 @@ def clear_count_2048(words, first, thread):
 
 @cute.jit
 def pick_bin_of_group(state, peers, bins, coarse, at, need, lower, end, span, rank, warp, lane):
-    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
-    from the top.
+    """One warp finds the coarse bin with the `need`-th key, and in the counts of all CTAs that key's bin.
 
-    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
-    in pick_bin, unless `near` is not 0: the first digits are then those of count_near.
+    `state` also gets the number of keys above the range, and in it, in CTAs of lower rank. `half` is as
+    in pick_bin; if `near` is not 0, the first digits are those of count_near.
     """
     if warp == 0:
         count = Int32(0)
@@ -587,8 +591,11 @@ def pick_bin_of_group(state, peers, bins, coarse, at, need, lower, end, span, ra
 
 @cute.jit
 def collect(bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
-    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it
-    from entry `first` on, or mark these too. A warp takes its entries with one atomic.
+    """Mark a batch's keys above the range, in words of the bitmap from `word` on. List the keys in the
+    range.
+
+    The list begins with entry `first`. A warp takes its entries with one atomic. Without `listing`,
+    keys in the range are marked in `equal`.
     """
     words = cute.make_rmem_tensor(KEEP, Int32)
     own_words = above + word
@@ -625,7 +632,7 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
 
 @cute.jit
 def send_entries(peers, entries, first, counters, rank, warp, lane):
-    """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
+    """Copy this CTA's part of the list to the same place in every peer. The warps share chunks and peers."""
     count = counters[0]
     for i in cutlass.range(warp, leaf.ceildiv(count, WORD) * GROUP, WARPS, unroll=1):
         at = i // GROUP * WORD + lane
@@ -636,7 +643,7 @@ def send_entries(peers, entries, first, counters, rank, warp, lane):
 
 @cute.jit
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    """Note the largest and the smallest undecided key of the first `total` list entries."""
     largest = cutlass.Uint32(0)
     under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
@@ -653,7 +660,10 @@ def bound_listed(entries, total, counters, end, span, thread, lane):
 
 @cute.jit
 def read_bounded(end, span, counters):
-    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    """Narrow the range to the undecided keys, from the smallest to the largest.
+
+    It is one key where all are equal.
+    """
     bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
     end = cutlass.min(end, counters[5].to(cutlass.Uint32))
     span = end - bottom
@@ -662,7 +672,7 @@ def read_bounded(end, span, counters):
 
 @cute.jit
 def count_listed(hist, first, entries, total, end, span, thread):
-    """Count the next digit of the undecided ones of the first `total` list entries."""
+    """Count the next digit of the undecided keys among the first `total` list entries."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
     for i in cutlass.range(thread, total, THREADS, unroll=1):
@@ -672,8 +682,9 @@ def count_listed(hist, first, entries, total, end, span, thread):
 
 @cute.jit
 def sum_bins(mine, hist, first, sums, thread, warp, lane):
-    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
-    warps' totals.
+    """Each thread reads its bins.
+
+    `through` is the warp's sum up to these bins, and `sums` gets each warp's total.
     """
     bins = hist + first
     cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
@@ -685,8 +696,7 @@ def sum_bins(mine, hist, first, sums, thread, warp, lane):
 
 @cute.jit
 def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
-    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
-    `state`.
+    """The thread with the `need`-th key from the top writes the range of that key's bin to `state`.
 
     `half`: the bins are those of the first digit.
     """
@@ -733,7 +743,7 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 @cute.jit
 def clear_count_2560(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -748,8 +758,10 @@ def clear_count_2560(words, thread):
 
 @cute.jit
 def sift(entries, total, above, equal, counters, end, span, inside, rank, words, thread):
-    """After the rounds over the list: mark entries above the range; keep those in it from `target` on
-    where at most `ranked` are left to rank, else mark them as equal.
+    """After the rounds over the list, mark entries above the range.
+
+    If at most `ranked` entries are in the range, copy these to the list from `target` on. Otherwise
+    mark them as equal.
     """
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         entry = entries[i]
@@ -779,8 +791,9 @@ def sift(entries, total, above, equal, counters, end, span, inside, rank, words,
 
 @cute.jit
 def rank_entries(entries, first, count, need, above, counters, rank, words, ties_higher, warp, lane):
-    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
-    with.
+    """Mark the `need` largest of at most 64 entries.
+
+    A warp ranks an entry, and each lane compares it with two others.
     """
     low = Int64(0)
     high = Int64(0)
@@ -827,8 +840,9 @@ def rank_entries(entries, first, count, need, above, counters, rank, words, ties
 
 @cute.jit
 def count_marks(bitmap, sums, first, words, warp, lane):
-    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each,
-    are `before`.
+    """Count each warp's marked columns in `sums`. `before` counts those of lower lanes.
+
+    A lane has consecutive words.
     """
     own = Int32(0)
     each = leaf.ceildiv(words, WORD)
@@ -845,9 +859,7 @@ def count_marks(bitmap, sums, first, words, warp, lane):
 
 @cute.jit
 def take_last_ties(before, above, equal, sums, take, rest, first, words, warp, lane):
-    """Select the last `take` columns marked as equal, of the `rest` that this CTA and those of higher rank
-    have.
-    """
+    """Select the last `take` of the `rest` columns marked as equal in this CTA and higher ranks."""
     each = leaf.ceildiv(words, WORD)
     begin = lane * each
     final = cutlass.min(begin + each, words)
@@ -886,10 +898,10 @@ def take_ties(before, above, equal, sums, take, first, words, warp, lane):
 
 @cute.jit
 def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
+    """Write the positions of each warp's marked columns, ascending, after those of lower warps and lanes.
 
-    Of `dense` bitmaps, in which a lane has a word at most, a word at a time; 0 says that there are
-    none.
+    A warp goes through `dense` bitmaps, with at most one word per lane, a word at a time. `dense` is 0
+    where bitmaps never are dense.
     """
     other = Int32(0)
     if lane < warp:
@@ -924,10 +936,10 @@ def write_ids(
     indices, indices_stride_0, row, skip, sums, placed, block_table, block_table_stride_0, line, page_size,
     inverse, pages, first_page, thread, lane
 ):
-    """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
-    on.
+    """Write the ids of this CTA's positions from slot `skip` on.
 
-    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
+    In a group, `sums` gives the number of positions; a lone CTA has `k`. `pages` holds the page-table
+    entries from `first_page` on, unless `first_page` is -1.
     """
     out = indices + Int64(row) * indices_stride_0 + skip
     table = block_table + Int64(line) * block_table_stride_0
@@ -954,7 +966,7 @@ def write_ids(
 
 @cute.jit
 def write_positions(positions, positions_stride_0, row, skip, sums, placed, thread, lane):
-    """Write this CTA's positions as `write_ids` does their ids."""
+    """Write this CTA's positions, in the slots of `write_ids`."""
     out = positions + Int64(scalars.anew(row)) * positions_stride_0 + skip
     other = Int32(0)
     if lane < WARPS:
@@ -968,9 +980,7 @@ def write_positions(positions, positions_stride_0, row, skip, sums, placed, thre
 def write_values(
     values, values_stride_0, logits, logits_stride_0, row, skip, sums, placed, first, thread, lane
 ):
-    """Write the scores of this CTA's positions as `write_ids` does their ids; position 0 is that of column
-    `first`.
-    """
+    """Write the scores of this CTA's positions, in the slots of `write_ids`. Position 0 is column `first`."""
     own = Int32(scalars.anew(row))
     out = values + Int64(own) * values_stride_0 + skip
     scores = logits + Int64(own) * logits_stride_0
@@ -1040,7 +1050,7 @@ def select(
         words = batches * KEEP
         base = origin + owner * run * WORD
         hi = cutlass.min(last, base + run * WORD)
-        # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
+        # The page-table entries for this CTA, one per thread, are in flight while it counts keys.
         first_page, entry = fetch_pages(
             origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start, last, block_table,
             block_table_stride, line, page_size, inverse, worker
@@ -1068,7 +1078,7 @@ def select(
                 make_keys(keys, column, start, hi, lane)
                 count_near(hist, keys, near_key, grain, column, start, hi)
         cute.arch.sync_threads()
-        # A peer's shared memory may be written only once the peer runs.
+        # A CTA may write a peer's shared memory only after the peer has started.
         cute.arch.cluster_wait()
         send_sums_at_0(coarse, hist, rank, warp, lane)
         cute.arch.cluster_arrive()
@@ -1079,10 +1089,10 @@ def select(
         lower = state[4]
         within = state[5]
         rounds = rounds + 1
-        # By now the entries have come.
+        # By now the page-table entries have arrived.
         if page_size > 0:
             keep_entry(pages, entry, worker)
-        # More digits over the row while the undecided keys are too many to list.
+        # Count more digits over the row while the undecided keys are too many to list.
         while (inside > LISTED) & (span != 0):
             for step in cutlass.range(batches, unroll=1):
                 if batches > 1:
@@ -1094,7 +1104,7 @@ def select(
             send_sums(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
-            # Now every peer has read the counts of the round before.
+            # Now every peer has read the counts of the previous round.
             clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
             pick_bin_of_group(
                 state, hist, (rounds & 1) * BINS, coarse, (rounds & 1) * (GROUP * COARSE), need, lower, end,
@@ -1105,7 +1115,7 @@ def select(
             lower = state[4]
             within = state[5]
             rounds = rounds + 1
-        # One pass marks what is above the range and lists what is in it; the last batch is still held.
+        # One pass marks keys above the range and lists keys in it; registers hold the last batch.
         listing = (inside > 0) & (inside <= LISTED)
         for step in cutlass.range(batches, unroll=1):
             batch = batches - 1 - step
@@ -1118,7 +1128,7 @@ def select(
                 listing, owner, batch * BATCH, lane
             )
         cute.arch.sync_threads()
-        # The last use of a peer's memory: nothing after this barrier reads or writes one.
+        # The last use of a peer's memory: no access to it follows this barrier.
         send_entries(entries, entries, within, counters, rank, warp, lane)
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
@@ -1162,7 +1172,7 @@ def select(
                     entries, ranked, inside, need, above, counters, rank, words, ties_higher, warp, lane
                 )
             cute.arch.sync_threads()
-            # Lower ranks select of the list as well, and take equal ones.
+            # Lower ranks also select keys of the list, and take equal keys.
             lower_equal = counters[3]
             ties = Int32(0)
             if inside > RANKED:

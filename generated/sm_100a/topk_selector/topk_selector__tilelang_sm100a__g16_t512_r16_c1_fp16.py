@@ -27,9 +27,9 @@ from dsl_kernels.kernels.topk_selector import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
-GROUP = 16  # CTAs a row, one cluster
-THREADS = 512  # threads a CTA
-KEEP = 16  # keys a thread keeps in registers; longer rows are read again in every pass
+GROUP = 16  # CTAs per row, one cluster
+THREADS = 512  # threads per CTA
+KEEP = 16  # keys that a thread keeps in registers; every pass reads longer rows again
 WARPS = 16
 QUAD = 4
 BINS = 2048
@@ -50,7 +50,7 @@ DENSE = 8
 
 @T.macro
 def clear_count_4096(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
     zero[1] = 0
@@ -63,7 +63,7 @@ def clear_count_4096(words, thread):
 
 @T.macro
 def clear_count_8(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
     zero[1] = 0
@@ -76,7 +76,7 @@ def clear_count_8(words, thread):
 
 @T.macro
 def page_row(inverse: T.Ref, line: T.Ref, row, next_n, page_size):
-    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
+    """Set (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
     inverse = 0
     line = 0
     if page_size > 0:
@@ -86,7 +86,10 @@ def page_row(inverse: T.Ref, line: T.Ref, row, next_n, page_size):
 
 @T.macro
 def load_few(few: T.Ref, logits, row, stride, lane):
-    """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
+    """Load the bit patterns of 32 columns, one per lane, in four places of the row.
+
+    The row's bounds do not count.
+    """
     column = (lane >> 3) * (stride >> 5 << 3) + (lane & 7)
     held = T.alloc_local((1,), "uint32")
     held[0] = 0
@@ -99,8 +102,9 @@ def load_few(few: T.Ref, logits, row, stride, lane):
 
 @T.macro
 def load_words(bits, logits, row, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
+    """Load the bit patterns of each warp's columns from `column` on.
+
+    A column at or past `limit` gives 0, unread.
     """
     own = column + lane
     left = limit - own
@@ -114,8 +118,9 @@ def load_words(bits, logits, row, column, limit, lane):
 
 @T.macro
 def take_all(indices, row, k, length, first, rank, block_table, line, page_size, inverse, thread):
-    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
-    the CTAs take slots in turn.
+    """Write a row of at most `k` scores without reading them: every position from `first` on, then -1.
+
+    The CTAs take slots in turn.
     """
     for slot in T.unroll(rank * THREADS + thread, k, GROUP * THREADS, unroll_factor=1):
         id = T.alloc_var("int32", init=-1)
@@ -139,9 +144,10 @@ def fetch_pages(
     first_page: T.Ref, entry: T.Ref, first, columns, start, last, block_table, line, page_size, inverse,
     thread
 ):
-    """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
+    """Fetch the page-table entries of columns [first, first + columns), one per thread from `first_page`
+    on.
 
-    That is -1 where the threads do not hold them all.
+    `first_page` is -1 where there are more entries than threads.
     """
     first_page = 0
     entry = 0
@@ -164,11 +170,11 @@ def fetch_pages(
 
 @T.macro
 def guess_digits(near: T.Ref, grain: T.Ref, few):
-    """Where 32 scores of a row lie close together, the key from which first digits count down, by their
-    bits from `grain` on.
+    """Where 32 scores of a row are close together, set `near`, the key where first digits begin.
 
-    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and
-    above it if they are equal.
+    Otherwise `near` is 0. The first digit is the distance below `near`, from bit `grain` on. `near` is
+    as far above the largest of the 32 keys as that key is above the smallest, and one above it if all
+    are equal.
     """
     same = T.cast(scalars.bits_of(scalars.add_rn(scalars.float_of(few), 0.0)), "int32")
     key = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
@@ -182,8 +188,8 @@ def guess_digits(near: T.Ref, grain: T.Ref, few):
 
 @T.macro
 def make_keys_digits(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
-    these.
+    """Turn loaded bit patterns into keys in place, and pair up the first digits of keys if `digits` is
+    given.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
@@ -218,8 +224,8 @@ def count_first(hist, digits, column, lo, hi):
 
 @T.macro
 def make_keys(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
-    these.
+    """Turn loaded bit patterns into keys in place, and pair up the first digits of keys if `digits` is
+    given.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
@@ -241,8 +247,9 @@ def make_keys(bits, column, lo, hi, lane):
 
 @T.macro
 def count_near(hist, bits, near, grain, column, lo, hi):
-    """Count the first digits, from `near` down, of a batch of keys that has columns of the row; the last
-    bin as in make_keys.
+    """Count the first digits, from `near` down, of a batch of keys that has columns of the row.
+
+    Columns outside the row go to the last bin, as in make_keys.
     """
     if (column < hi) & (column + WORD * KEEP > lo):
         for j in T.unroll(KEEP):
@@ -262,7 +269,7 @@ def count_near(hist, bits, near, grain, column, lo, hi):
 
 @T.macro
 def send_sums_at_0(peers, hist, rank, warp, lane):
-    """Send every CTA of the group the sums of this one's coarse bins."""
+    """Send the sums of this CTA's coarse bins to every CTA of the group."""
     pair = T.alloc_local((2,), "int32")
     for i in T.unroll(COARSE // WARPS):
         for part in T.vectorized(2):
@@ -274,11 +281,10 @@ def send_sums_at_0(peers, hist, rank, warp, lane):
 
 @T.macro
 def pick_bin_of_group_half(state, peers, coarse, need, lower, near, grain, rank, warp, lane):
-    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
-    from the top.
+    """One warp finds the coarse bin with the `need`-th key, and in the counts of all CTAs that key's bin.
 
-    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
-    in pick_bin, unless `near` is not 0: the first digits are then those of count_near.
+    `state` also gets the number of keys above the range, and in it, in CTAs of lower rank. `half` is as
+    in pick_bin; if `near` is not 0, the first digits are those of count_near.
     """
     if warp == 0:
         count = T.alloc_var("int32", init=0)
@@ -375,7 +381,7 @@ def pick_bin_of_group_half(state, peers, coarse, need, lower, near, grain, rank,
 
 @T.macro
 def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
-    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    """Read the undecided range of the last round: end, span, keys needed of it and keys in it."""
     words = T.alloc_local((4,), "int32")
     for part in T.vectorized(4):
         words[part] = state[(0) * 4 + part]
@@ -387,13 +393,13 @@ def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
 
 @T.macro
 def keep_entry(pages, entry, thread):
-    """The threads' page-table entries, for all threads."""
+    """Share the threads' page-table entries with all threads."""
     pages[thread] = entry
 
 
 @T.macro
 def count_keys(hist, first, bits, end, span):
-    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    """Count the next digit of the undecided keys of a batch, in the bins from `first` on."""
     shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
     for j in T.unroll(KEEP):
         below = end - bits[j]
@@ -402,7 +408,7 @@ def count_keys(hist, first, bits, end, span):
 
 @T.macro
 def send_sums(peers, at, hist, first, rank, warp, lane):
-    """Send every CTA of the group the sums of this one's coarse bins."""
+    """Send the sums of this CTA's coarse bins to every CTA of the group."""
     pair = T.alloc_local((2,), "int32")
     for i in T.unroll(COARSE // WARPS):
         for part in T.vectorized(2):
@@ -416,7 +422,7 @@ def send_sums(peers, at, hist, first, rank, warp, lane):
 
 @T.macro
 def clear_count_2048(words, first, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
     zero[1] = 0
@@ -429,11 +435,10 @@ def clear_count_2048(words, first, thread):
 
 @T.macro
 def pick_bin_of_group(state, peers, bins, coarse, at, need, lower, end, span, rank, warp, lane):
-    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
-    from the top.
+    """One warp finds the coarse bin with the `need`-th key, and in the counts of all CTAs that key's bin.
 
-    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
-    in pick_bin, unless `near` is not 0: the first digits are then those of count_near.
+    `state` also gets the number of keys above the range, and in it, in CTAs of lower rank. `half` is as
+    in pick_bin; if `near` is not 0, the first digits are those of count_near.
     """
     if warp == 0:
         count = T.alloc_var("int32", init=0)
@@ -504,8 +509,11 @@ def pick_bin_of_group(state, peers, bins, coarse, at, need, lower, end, span, ra
 
 @T.macro
 def collect(bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
-    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it
-    from entry `first` on, or mark these too. A warp takes its entries with one atomic.
+    """Mark a batch's keys above the range, in words of the bitmap from `word` on. List the keys in the
+    range.
+
+    The list begins with entry `first`. A warp takes its entries with one atomic. Without `listing`,
+    keys in the range are marked in `equal`.
     """
     words = T.alloc_local((KEEP,), "int32")
     for j in T.unroll(KEEP):
@@ -539,7 +547,7 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
 
 @T.macro
 def send_entries(peers, entries, first, counters, rank, warp, lane):
-    """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
+    """Copy this CTA's part of the list to the same place in every peer. The warps share chunks and peers."""
     count = counters[0]
     for i in T.unroll(warp, leaf.ceildiv(count, WORD) * GROUP, WARPS, unroll_factor=1):
         at = T.truncdiv(i, GROUP) * WORD + lane
@@ -550,7 +558,7 @@ def send_entries(peers, entries, first, counters, rank, warp, lane):
 
 @T.macro
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    """Note the largest and the smallest undecided key of the first `total` list entries."""
     largest = T.alloc_var("uint32", init=0)
     under = T.alloc_var("uint32", init=0)
     for i in T.unroll(thread, total, THREADS, unroll_factor=1):
@@ -567,7 +575,10 @@ def bound_listed(entries, total, counters, end, span, thread, lane):
 
 @T.macro
 def read_bounded(end: T.Ref, span: T.Ref, counters):
-    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    """Narrow the range to the undecided keys, from the smallest to the largest.
+
+    It is one key where all are equal.
+    """
     bottom = T.max(end - span, ~T.cast(counters[6], "uint32"))
     end = T.min(end, T.cast(counters[5], "uint32"))
     span = end - bottom
@@ -575,7 +586,7 @@ def read_bounded(end: T.Ref, span: T.Ref, counters):
 
 @T.macro
 def count_listed(hist, first, entries, total, end, span, thread):
-    """Count the next digit of the undecided ones of the first `total` list entries."""
+    """Count the next digit of the undecided keys among the first `total` list entries."""
     shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
     for i in T.unroll(thread, total, THREADS, unroll_factor=1):
         below = end - T.cast(warps.pair_high(entries[i]), "uint32")
@@ -584,8 +595,9 @@ def count_listed(hist, first, entries, total, end, span, thread):
 
 @T.macro
 def sum_bins(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
-    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
-    warps' totals.
+    """Each thread reads its bins.
+
+    `through` is the warp's sum up to these bins, and `sums` gets each warp's total.
     """
     for part in T.vectorized(BINS // THREADS):
         mine[part] = hist[(T.truncdiv(first, BINS // THREADS) + thread) * BINS // THREADS + part]
@@ -596,8 +608,7 @@ def sum_bins(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
 
 @T.macro
 def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
-    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
-    `state`.
+    """The thread with the `need`-th key from the top writes the range of that key's bin to `state`.
 
     `half`: the bins are those of the first digit.
     """
@@ -645,7 +656,7 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 @T.macro
 def clear_count_2560(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
     zero[1] = 0
@@ -661,8 +672,10 @@ def clear_count_2560(words, thread):
 
 @T.macro
 def sift(entries, total, above, equal, counters, end, span, inside, rank, words, thread):
-    """After the rounds over the list: mark entries above the range; keep those in it from `target` on
-    where at most `ranked` are left to rank, else mark them as equal.
+    """After the rounds over the list, mark entries above the range.
+
+    If at most `ranked` entries are in the range, copy these to the list from `target` on. Otherwise
+    mark them as equal.
     """
     for i in T.unroll(thread, total, THREADS, unroll_factor=1):
         entry = entries[i]
@@ -692,8 +705,9 @@ def sift(entries, total, above, equal, counters, end, span, inside, rank, words,
 
 @T.macro
 def rank_entries(entries, first, count, need, above, counters, rank, words, warp, lane):
-    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
-    with.
+    """Mark the `need` largest of at most 64 entries.
+
+    A warp ranks an entry, and each lane compares it with two others.
     """
     low = T.alloc_var("int64", init=0)
     high = T.alloc_var("int64", init=0)
@@ -718,8 +732,9 @@ def rank_entries(entries, first, count, need, above, counters, rank, words, warp
 
 @T.macro
 def count_marks(before: T.Ref, bitmap, sums, first, words, warp, lane):
-    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each,
-    are `before`.
+    """Count each warp's marked columns in `sums`. `before` counts those of lower lanes.
+
+    A lane has consecutive words.
     """
     own = T.alloc_var("int32", init=0)
     each = leaf.ceildiv(words, WORD)
@@ -755,10 +770,10 @@ def take_ties(before, above, equal, sums, take, first, words, warp, lane):
 
 @T.macro
 def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
+    """Write the positions of each warp's marked columns, ascending, after those of lower warps and lanes.
 
-    Of `dense` bitmaps, in which a lane has a word at most, a word at a time; 0 says that there are
-    none.
+    A warp goes through `dense` bitmaps, with at most one word per lane, a word at a time. `dense` is 0
+    where bitmaps never are dense.
     """
     other = T.alloc_var("int32", init=0)
     if lane < warp:
@@ -792,10 +807,10 @@ def place_marks(placed, before, sums, above, first, words, position, dense, warp
 def write_ids(
     indices, row, skip, sums, placed, block_table, line, page_size, inverse, pages, first_page, thread, lane
 ):
-    """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
-    on.
+    """Write the ids of this CTA's positions from slot `skip` on.
 
-    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
+    In a group, `sums` gives the number of positions; a lone CTA has `k`. `pages` holds the page-table
+    entries from `first_page` on, unless `first_page` is -1.
     """
     other = T.alloc_var("int32", init=0)
     if lane < WARPS:
@@ -858,7 +873,7 @@ def select(
         words = batches * KEEP
         base = origin + owner * run * WORD
         hi = T.min(last, base + run * WORD)
-        # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
+        # The page-table entries for this CTA, one per thread, are in flight while it counts keys.
         first_page = T.alloc_var("int32", init=0)
         entry = T.alloc_var("int32", init=0)
         fetch_pages(
@@ -888,7 +903,7 @@ def select(
                 make_keys(keys, column, start, hi, lane)
                 count_near(hist, keys, near_key, grain, column, start, hi)
         T.sync_threads()
-        # A peer's shared memory may be written only once the peer runs.
+        # A CTA may write a peer's shared memory only after the peer has started.
         T.call_extern("handle", "dk::cluster_wait")
         send_sums_at_0(coarse, hist, rank, warp, lane)
         T.call_extern("handle", "dk::cluster_arrive")
@@ -899,10 +914,10 @@ def select(
         lower = state[4]
         within = state[5]
         rounds = rounds + 1
-        # By now the entries have come.
+        # By now the page-table entries have arrived.
         if page_size > 0:
             keep_entry(pages, entry, worker)
-        # More digits over the row while the undecided keys are too many to list.
+        # Count more digits over the row while the undecided keys are too many to list.
         while (inside > LISTED) & (span != 0):
             for step in T.serial(batches):
                 if batches > 1:
@@ -914,7 +929,7 @@ def select(
             send_sums(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
             T.call_extern("handle", "dk::cluster_arrive")
             T.call_extern("handle", "dk::cluster_wait")
-            # Now every peer has read the counts of the round before.
+            # Now every peer has read the counts of the previous round.
             clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
             pick_bin_of_group(
                 state, hist, (rounds & 1) * BINS, coarse, (rounds & 1) * (GROUP * COARSE), need, lower, end,
@@ -925,7 +940,7 @@ def select(
             lower = state[4]
             within = state[5]
             rounds = rounds + 1
-        # One pass marks what is above the range and lists what is in it; the last batch is still held.
+        # One pass marks keys above the range and lists keys in it; registers hold the last batch.
         listing = (inside > 0) & (inside <= LISTED)
         for step in T.serial(batches):
             batch = batches - 1 - step
@@ -938,7 +953,7 @@ def select(
                 listing, owner, batch * BATCH, lane
             )
         T.sync_threads()
-        # The last use of a peer's memory: nothing after this barrier reads or writes one.
+        # The last use of a peer's memory: no access to it follows this barrier.
         send_entries(entries, entries, within, counters, rank, warp, lane)
         T.call_extern("handle", "dk::cluster_arrive")
         T.call_extern("handle", "dk::cluster_wait")
@@ -976,7 +991,7 @@ def select(
             if inside <= RANKED:
                 rank_entries(entries, ranked, inside, need, above, counters, rank, words, warp, lane)
             T.sync_threads()
-            # Lower ranks select of the list as well, and take equal ones.
+            # Lower ranks also select keys of the list, and take equal keys.
             lower_equal = counters[3]
             ties = 0
             if inside > RANKED:

@@ -222,7 +222,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, next_n, sk
 
 @cute.jit
 def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, next_n, skip_below):
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+    """Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
     score.
 
     `fresh` says whether the tile is the first one of its sequence in this share.
@@ -250,9 +250,7 @@ def read_scales(scale, key_scales, thread):
 
 @cute.jit
 def read_query_lengths(length, seq_lens, seq_lens_stride_0, seq, query, next_n, skip_below, thread):
-    """Read the number of keys to score of this thread's query: 0 past next_n and for a row that selection
-    takes whole.
-    """
+    """Read the keys to score of this thread's query: 0 past next_n and for a row that is taken whole."""
     own = query + thread % 4
     found = Int32(0)
     if own < next_n:

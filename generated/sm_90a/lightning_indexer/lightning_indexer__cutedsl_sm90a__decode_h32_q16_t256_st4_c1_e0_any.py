@@ -135,8 +135,7 @@ def place_when_even(b, cta, ctas):
 
 @cute.jit
 def grain_entries(block_table, block_table_stride_0, row, first, step, last, page_size, lane):
-    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
-    in the page.
+    """Like `table_entries`, read an entry per lane for 16 keys, with the place of these keys in the page.
 
     The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
     keys reads the entry of that group.
@@ -235,7 +234,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, next_n, sk
 
 @cute.jit
 def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, next_n, skip_below):
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+    """Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
     score.
 
     `fresh` says whether the tile is the first one of its sequence in this share.
@@ -263,9 +262,7 @@ def read_scales(scale, key_scales, thread):
 
 @cute.jit
 def read_query_lengths(length, seq_lens, seq_lens_stride_0, seq, query, next_n, skip_below, thread):
-    """Read the number of keys to score of this thread's query: 0 past next_n and for a row that selection
-    takes whole.
-    """
+    """Read the keys to score of this thread's query: 0 past next_n and for a row that is taken whole."""
     own = query + thread % 4
     found = Int32(0)
     if own < next_n:
@@ -396,8 +393,7 @@ def store_logits(logits, logits_stride_0, logits_stride_1, logit, scale, length,
 
 @cute.jit
 def grain_entries_step_1(block_table, block_table_stride_0, row, first, last, page_size, lane):
-    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
-    in the page.
+    """Like `table_entries`, read an entry per lane for 16 keys, with the place of these keys in the page.
 
     The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
     keys reads the entry of that group.

@@ -255,7 +255,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, skip_below
 
 @cute.jit
 def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, skip_below):
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+    """Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
     score.
 
     `fresh` says whether the tile is the first one of its sequence in this share.
@@ -283,8 +283,9 @@ def read_weights(weight, head_weights, thread):
 
 @cute.jit
 def read_block_scales(scale, key_scales, thread):
-    """Read the scale of this thread's key of a product of one query. Copies of 8 keys are `apart` floats
-    apart.
+    """Read the scale of this thread's key of a product of one query.
+
+    Copies of 8 keys are `apart` floats apart.
     """
     key = thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2))
     scale[0] = key_scales[key // BLOCK * 32 + key % BLOCK]

@@ -221,7 +221,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, skip_below
 
 @cute.jit
 def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, skip_below):
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+    """Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
     score.
 
     `fresh` says whether the tile is the first one of its sequence in this share.

@@ -57,8 +57,7 @@ COLUMNS = 128
 
 @T.macro
 def grain_entries(entry: T.Ref, place: T.Ref, block_table, row, first, step, last, page_size, lane):
-    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
-    in the page.
+    """Like `table_entries`, read an entry per lane for 16 keys, with the place of these keys in the page.
 
     The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
     keys reads the entry of that group.
@@ -90,9 +89,7 @@ def read_scales(scale, key_scales, key_scales_slot, thread):
 
 @T.macro
 def read_query_lengths(length, seq_lens, seq, query, next_n, skip_below, thread):
-    """Read the number of keys to score of this thread's query: 0 past next_n and for a row that selection
-    takes whole.
-    """
+    """Read the keys to score of this thread's query: 0 past next_n and for a row that is taken whole."""
     own = query + T.truncmod(thread, 4)
     found = T.alloc_var("int32", init=0)
     if own < next_n:
@@ -219,8 +216,7 @@ def store_logits(logits, logit, scale, length, seq, query, key, thread):
 
 @T.macro
 def grain_entries_step_1(entry: T.Ref, place: T.Ref, block_table, row, first, last, page_size, lane):
-    """Like `table_entries`, read an entry of row `row` per lane for 16 keys, with the place of these keys
-    in the page.
+    """Like `table_entries`, read an entry per lane for 16 keys, with the place of these keys in the page.
 
     The entries are for 32 / grains tiles from `first` on, `step` apart. A lane past group `last` of 16
     keys reads the entry of that group.
@@ -258,7 +254,7 @@ def score(
     length = T.alloc_local((1,), "int32")
     worker = thread
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
@@ -307,7 +303,7 @@ def load(
     page = T.alloc_var("int32", init=0)
     within = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         last = leaf.ceildiv(need, GRAIN) - 1

@@ -80,9 +80,7 @@ def read_scales(scale, key_scales, key_scales_slot, thread):
 
 @T.macro
 def read_query_lengths(length, seq_lens, seq, query, next_n, skip_below, thread):
-    """Read the number of keys to score of this thread's query: 0 past next_n and for a row that selection
-    takes whole.
-    """
+    """Read the keys to score of this thread's query: 0 past next_n and for a row that is taken whole."""
     own = query + T.truncmod(thread, 4)
     found = T.alloc_var("int32", init=0)
     if own < next_n:
@@ -240,7 +238,7 @@ def score(
     length = T.alloc_local((1,), "int32")
     worker = thread
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
@@ -288,7 +286,7 @@ def load(
     held = T.alloc_var("int32", init=0)
     page = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         last = leaf.ceildiv(need, PAGE) - 1

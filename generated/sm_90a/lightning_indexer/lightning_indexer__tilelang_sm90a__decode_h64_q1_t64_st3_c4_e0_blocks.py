@@ -119,8 +119,9 @@ def read_weights(weight, head_weights, head_weights_slot, thread):
 
 @T.macro
 def read_block_scales(scale, key_scales, key_scales_slot, thread):
-    """Read the scale of this thread's key of a product of one query. Copies of 8 keys are `apart` floats
-    apart.
+    """Read the scale of this thread's key of a product of one query.
+
+    Copies of 8 keys are `apart` floats apart.
     """
     key = T.truncdiv(thread, 32) * 16 + (
         T.truncdiv(T.truncmod(thread, 32), 4) + 8 * T.truncmod(T.truncmod(thread, 32), 2)
@@ -265,7 +266,7 @@ def score(
     length = T.alloc_local((1,), "int32")
     worker = thread
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         if fresh:
@@ -315,7 +316,7 @@ def load(
     page = T.alloc_var("int32", init=0)
     within = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         last = leaf.ceildiv(need, BLOCK) - 1

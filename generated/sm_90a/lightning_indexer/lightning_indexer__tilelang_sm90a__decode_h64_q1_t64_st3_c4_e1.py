@@ -166,7 +166,7 @@ def score(
     length = T.alloc_local((1,), "int32")
     worker = thread
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         if fresh:
@@ -212,7 +212,7 @@ def load(
     held = T.alloc_var("int32", init=0)
     page = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         last = leaf.ceildiv(need, PAGE) - 1

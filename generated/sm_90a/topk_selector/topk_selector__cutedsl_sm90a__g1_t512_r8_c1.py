@@ -27,8 +27,8 @@ from dsl_kernels.device.cutedsl import scalars, warps
 from dsl_kernels.kernels.topk_selector import cutedsl as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-THREADS = 512  # threads a CTA
-KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
+THREADS = 512  # threads per CTA
+KEEP = 8  # keys that a thread keeps in registers; every pass reads longer rows again
 QUAD = 4
 BINS = 2048
 HELD = 4096
@@ -76,7 +76,7 @@ class Shared:
 
 @cute.jit
 def clear_count_4096(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -89,7 +89,7 @@ def clear_count_4096(words, thread):
 
 @cute.jit
 def clear_count_8(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -102,7 +102,7 @@ def clear_count_8(words, thread):
 
 @cute.jit
 def page_row(row, next_n, page_size):
-    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
+    """Set (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
     inverse = cutlass.Uint32(0)
     line = Int32(0)
     if page_size > 0:
@@ -113,8 +113,9 @@ def page_row(row, next_n, page_size):
 
 @cute.jit
 def load_words(bits, logits, logits_stride_0, row, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
+    """Load the bit patterns of each warp's columns from `column` on.
+
+    A column at or past `limit` gives 0, unread.
     """
     own = column + lane
     scores = logits + Int64(row) * logits_stride_0 + own
@@ -128,8 +129,9 @@ def take_all(
     indices, indices_stride_0, row, k, length, first, block_table, block_table_stride_0, line, page_size,
     inverse, thread
 ):
-    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
-    the CTAs take slots in turn.
+    """Write a row of at most `k` scores without reading them: every position from `first` on, then -1.
+
+    The CTAs take slots in turn.
     """
     out = indices + Int64(row) * indices_stride_0
     table = block_table + Int64(line) * block_table_stride_0
@@ -154,9 +156,10 @@ def take_all(
 def fetch_pages(
     first, columns, start, last, block_table, block_table_stride_0, line, page_size, inverse, thread
 ):
-    """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
+    """Fetch the page-table entries of columns [first, first + columns), one per thread from `first_page`
+    on.
 
-    That is -1 where the threads do not hold them all.
+    `first_page` is -1 where there are more entries than threads.
     """
     first_page = Int32(0)
     entry = Int32(0)
@@ -181,8 +184,8 @@ def fetch_pages(
 
 @cute.jit
 def make_keys_digits(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
-    these.
+    """Turn loaded bit patterns into keys in place, and pair up the first digits of keys if `digits` is
+    given.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
@@ -217,8 +220,9 @@ def count_first(hist, digits, column, lo, hi):
 
 @cute.jit
 def sum_bins_first_0(mine, hist, sums, thread, warp, lane):
-    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
-    warps' totals.
+    """Each thread reads its bins.
+
+    `through` is the warp's sum up to these bins, and `sums` gets each warp's total.
     """
     bins = hist
     cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
@@ -230,8 +234,7 @@ def sum_bins_first_0(mine, hist, sums, thread, warp, lane):
 
 @cute.jit
 def pick_bin_half(state, mine, through, sums, need, thread, warp, lane):
-    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
-    `state`.
+    """The thread with the `need`-th key from the top writes the range of that key's bin to `state`.
 
     `half`: the bins are those of the first digit.
     """
@@ -294,7 +297,7 @@ def pick_bin_half(state, mine, through, sums, need, thread, warp, lane):
 
 @cute.jit
 def read_state(state):
-    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    """Read the undecided range of the last round: end, span, keys needed of it and keys in it."""
     words = cute.make_rmem_tensor(4, Int32)
     cute.autovec_copy(warps.group(state, 4, 0), words)
     end = words[0].to(cutlass.Uint32)
@@ -306,14 +309,14 @@ def read_state(state):
 
 @cute.jit
 def keep_entry(pages, entry, thread):
-    """The threads' page-table entries, for all threads."""
+    """Share the threads' page-table entries with all threads."""
     pages[thread] = entry
 
 
 @cute.jit
 def make_keys(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
-    these.
+    """Turn loaded bit patterns into keys in place, and pair up the first digits of keys if `digits` is
+    given.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
@@ -335,7 +338,7 @@ def make_keys(bits, column, lo, hi, lane):
 
 @cute.jit
 def count_keys(hist, first, bits, end, span):
-    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    """Count the next digit of the undecided keys of a batch, in the bins from `first` on."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
     for j in cutlass.range_constexpr(KEEP):
@@ -345,7 +348,7 @@ def count_keys(hist, first, bits, end, span):
 
 @cute.jit
 def clear_count_2048(words, first, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words + first
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -358,8 +361,9 @@ def clear_count_2048(words, first, thread):
 
 @cute.jit
 def sum_bins(mine, hist, first, sums, thread, warp, lane):
-    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
-    warps' totals.
+    """Each thread reads its bins.
+
+    `through` is the warp's sum up to these bins, and `sums` gets each warp's total.
     """
     bins = hist + first
     cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
@@ -371,8 +375,7 @@ def sum_bins(mine, hist, first, sums, thread, warp, lane):
 
 @cute.jit
 def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
-    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
-    `state`.
+    """The thread with the `need`-th key from the top writes the range of that key's bin to `state`.
 
     `half`: the bins are those of the first digit.
     """
@@ -419,8 +422,11 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 @cute.jit
 def collect(bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
-    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it
-    from entry `first` on, or mark these too. A warp takes its entries with one atomic.
+    """Mark a batch's keys above the range, in words of the bitmap from `word` on. List the keys in the
+    range.
+
+    The list begins with entry `first`. A warp takes its entries with one atomic. Without `listing`,
+    keys in the range are marked in `equal`.
     """
     words = cute.make_rmem_tensor(KEEP, Int32)
     own_words = above + word
@@ -457,7 +463,7 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
 
 @cute.jit
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    """Note the largest and the smallest undecided key of the first `total` list entries."""
     largest = cutlass.Uint32(0)
     under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
@@ -474,7 +480,10 @@ def bound_listed(entries, total, counters, end, span, thread, lane):
 
 @cute.jit
 def read_bounded(end, span, counters):
-    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    """Narrow the range to the undecided keys, from the smallest to the largest.
+
+    It is one key where all are equal.
+    """
     bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
     end = cutlass.min(end, counters[5].to(cutlass.Uint32))
     span = end - bottom
@@ -483,7 +492,7 @@ def read_bounded(end, span, counters):
 
 @cute.jit
 def count_listed(hist, first, entries, total, end, span, thread):
-    """Count the next digit of the undecided ones of the first `total` list entries."""
+    """Count the next digit of the undecided keys among the first `total` list entries."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
     for i in cutlass.range(thread, total, THREADS, unroll=1):
@@ -493,7 +502,7 @@ def count_listed(hist, first, entries, total, end, span, thread):
 
 @cute.jit
 def clear_count_2560(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -508,8 +517,10 @@ def clear_count_2560(words, thread):
 
 @cute.jit
 def sift(entries, total, above, equal, counters, end, span, inside, words, thread):
-    """After the rounds over the list: mark entries above the range; keep those in it from `target` on
-    where at most `ranked` are left to rank, else mark them as equal.
+    """After the rounds over the list, mark entries above the range.
+
+    If at most `ranked` entries are in the range, copy these to the list from `target` on. Otherwise
+    mark them as equal.
     """
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         entry = entries[i]
@@ -539,8 +550,9 @@ def sift(entries, total, above, equal, counters, end, span, inside, words, threa
 
 @cute.jit
 def rank_entries(entries, first, count, need, above, counters, words, warp, lane):
-    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
-    with.
+    """Mark the `need` largest of at most 64 entries.
+
+    A warp ranks an entry, and each lane compares it with two others.
     """
     low = Int64(0)
     high = Int64(0)
@@ -565,8 +577,9 @@ def rank_entries(entries, first, count, need, above, counters, words, warp, lane
 
 @cute.jit
 def count_marks(bitmap, sums, first, words, warp, lane):
-    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each,
-    are `before`.
+    """Count each warp's marked columns in `sums`. `before` counts those of lower lanes.
+
+    A lane has consecutive words.
     """
     own = Int32(0)
     each = leaf.ceildiv(words, WORD)
@@ -603,10 +616,10 @@ def take_ties(before, above, equal, sums, take, first, words, warp, lane):
 
 @cute.jit
 def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
+    """Write the positions of each warp's marked columns, ascending, after those of lower warps and lanes.
 
-    Of `dense` bitmaps, in which a lane has a word at most, a word at a time; 0 says that there are
-    none.
+    A warp goes through `dense` bitmaps, with at most one word per lane, a word at a time. `dense` is 0
+    where bitmaps never are dense.
     """
     other = Int32(0)
     if lane < warp:
@@ -641,10 +654,10 @@ def write_ids(
     indices, indices_stride_0, row, k, skip, placed, block_table, block_table_stride_0, line, page_size,
     inverse, pages, first_page, thread
 ):
-    """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
-    on.
+    """Write the ids of this CTA's positions from slot `skip` on.
 
-    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
+    In a group, `sums` gives the number of positions; a lone CTA has `k`. `pages` holds the page-table
+    entries from `first_page` on, unless `first_page` is -1.
     """
     out = indices + Int64(row) * indices_stride_0 + skip
     table = block_table + Int64(line) * block_table_stride_0
@@ -706,7 +719,7 @@ def select(
         words = batches * KEEP
         base = origin + owner * run * WORD
         hi = cutlass.min(last, base + run * WORD)
-        # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
+        # The page-table entries for this CTA, one per thread, are in flight while it counts keys.
         first_page, entry = fetch_pages(
             origin, run * (WORD * WARPS), start, last, block_table, block_table_stride, line, page_size,
             inverse, worker
@@ -732,10 +745,10 @@ def select(
         cute.arch.sync_threads()
         end, span, need, inside = read_state(state)
         rounds = rounds + 1
-        # By now the entries have come.
+        # By now the page-table entries have arrived.
         if page_size > 0:
             keep_entry(pages, entry, worker)
-        # More digits over the row while the undecided keys are too many to list.
+        # Count more digits over the row while the undecided keys are too many to list.
         while (inside > LISTED) & (span != 0):
             for step in cutlass.range(batches, unroll=1):
                 if batches > 1:
@@ -751,7 +764,7 @@ def select(
             cute.arch.sync_threads()
             end, span, need, inside = read_state(state)
             rounds = rounds + 1
-        # One pass marks what is above the range and lists what is in it; the last batch is still held.
+        # One pass marks keys above the range and lists keys in it; registers hold the last batch.
         listing = (inside > 0) & (inside <= LISTED)
         for step in cutlass.range(batches, unroll=1):
             batch = batches - 1 - step
@@ -798,7 +811,7 @@ def select(
             if inside <= RANKED:
                 rank_entries(entries, ranked, inside, need, above, counters, words, warp, lane)
             cute.arch.sync_threads()
-            # Lower ranks select of the list as well, and take equal ones.
+            # Lower ranks also select keys of the list, and take equal keys.
             lower_equal = counters[3]
             ties = Int32(0)
             if inside > RANKED:

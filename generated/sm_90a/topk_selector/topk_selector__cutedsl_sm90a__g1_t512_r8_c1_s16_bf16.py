@@ -29,9 +29,9 @@ from dsl_kernels.device.cutedsl import scalars, warps
 from dsl_kernels.kernels.topk_selector import cutedsl as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-THREADS = 512  # threads a CTA
-KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
-SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
+THREADS = 512  # threads per CTA
+KEEP = 8  # keys that a thread keeps in registers; every pass reads longer rows again
+SAMPLE = 16  # one word of 32 columns in so many is sampled; 0: no sample
 QUAD = 4
 BINS = 2048
 HELD = 4096
@@ -79,7 +79,7 @@ class Shared:
 
 @cute.jit
 def clear_count_4096(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -92,7 +92,7 @@ def clear_count_4096(words, thread):
 
 @cute.jit
 def clear_count_8(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -105,7 +105,7 @@ def clear_count_8(words, thread):
 
 @cute.jit
 def page_row(row, next_n, page_size):
-    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
+    """Set (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
     inverse = cutlass.Uint32(0)
     line = Int32(0)
     if page_size > 0:
@@ -116,8 +116,9 @@ def page_row(row, next_n, page_size):
 
 @cute.jit
 def load_words(bits, logits, logits_stride_0, row, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
+    """Load the bit patterns of each warp's columns from `column` on.
+
+    A column at or past `limit` gives 0, unread.
     """
     own = column + lane
     scores = logits + Int64(row) * logits_stride_0 + own
@@ -135,8 +136,9 @@ def take_all(
     indices, indices_stride_0, row, k, length, first, block_table, block_table_stride_0, line, page_size,
     inverse, thread
 ):
-    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
-    the CTAs take slots in turn.
+    """Write a row of at most `k` scores without reading them: every position from `first` on, then -1.
+
+    The CTAs take slots in turn.
     """
     out = indices + Int64(row) * indices_stride_0
     table = block_table + Int64(line) * block_table_stride_0
@@ -159,10 +161,10 @@ def take_all(
 
 @cute.jit
 def load_sample(bits, logits, logits_stride_0, row, start, last, warp, lane):
-    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where
-    the row has no column.
+    """Load the bit patterns of a sample: one word in `every`, with -inf where the row has no column.
 
-    Word j of a warp is of the `j * cta_warps + warp`-th run of `every` words.
+    Word j of a warp is in run `j * cta_warps + warp` of `every` words. Its place in the run changes
+    from run to run.
     """
     scores = logits + Int64(row) * logits_stride_0
     for j in cutlass.range_constexpr(FEW):
@@ -170,7 +172,7 @@ def load_sample(bits, logits, logits_stride_0, row, start, last, warp, lane):
         bits[j] = cutlass.Uint32(0)
         if column < last:
             scalars.load_piece(bits, j, 1, scores + column)
-    # Apart, so that all loads are on their way together.
+    # A loop of its own, so that all loads are in flight together.
     for j in cutlass.range_constexpr(FEW):
         bits[j] = bits[j] << 16
     for j in cutlass.range_constexpr(FEW):
@@ -180,7 +182,7 @@ def load_sample(bits, logits, logits_stride_0, row, start, last, warp, lane):
 
 @cute.jit
 def clear_count_1024(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -193,8 +195,8 @@ def clear_count_1024(words, thread):
 
 @cute.jit
 def make_keys_few_digits(bits, digits, column, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
-    these.
+    """Turn loaded bit patterns into keys in place, and pair up the first digits of keys if `digits` is
+    given.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
@@ -229,8 +231,9 @@ def count_first_few_digits(hist, digits, column):
 
 @cute.jit
 def sum_bins_first_0(mine, hist, sums, thread, warp, lane):
-    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
-    warps' totals.
+    """Each thread reads its bins.
+
+    `through` is the warp's sum up to these bins, and `sums` gets each warp's total.
     """
     bins = hist
     cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
@@ -242,8 +245,7 @@ def sum_bins_first_0(mine, hist, sums, thread, warp, lane):
 
 @cute.jit
 def pick_bin_half(state, mine, through, sums, need, thread, warp, lane):
-    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
-    `state`.
+    """The thread with the `need`-th key from the top writes the range of that key's bin to `state`.
 
     `half`: the bins are those of the first digit.
     """
@@ -306,7 +308,7 @@ def pick_bin_half(state, mine, through, sums, need, thread, warp, lane):
 
 @cute.jit
 def read_state(state):
-    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    """Read the undecided range of the last round: end, span, keys needed of it and keys in it."""
     words = cute.make_rmem_tensor(4, Int32)
     cute.autovec_copy(warps.group(state, 4, 0), words)
     end = words[0].to(cutlass.Uint32)
@@ -318,7 +320,7 @@ def read_state(state):
 
 @cute.jit
 def count_keys_few(hist, first, bits, end, span):
-    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    """Count the next digit of the undecided keys of a batch, in the bins from `first` on."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
     for j in cutlass.range_constexpr(FEW):
@@ -328,7 +330,7 @@ def count_keys_few(hist, first, bits, end, span):
 
 @cute.jit
 def clear_count_2048(words, first, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
+    """Zero `count` words of shared memory, with stores of 16 bytes."""
     begin = words + first
     zero = cute.make_rmem_tensor(QUAD, Int32)
     zero[0] = Int32(0)
@@ -341,8 +343,9 @@ def clear_count_2048(words, first, thread):
 
 @cute.jit
 def sum_bins(mine, hist, first, sums, thread, warp, lane):
-    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
-    warps' totals.
+    """Each thread reads its bins.
+
+    `through` is the warp's sum up to these bins, and `sums` gets each warp's total.
     """
     bins = hist + first
     cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
@@ -354,8 +357,7 @@ def sum_bins(mine, hist, first, sums, thread, warp, lane):
 
 @cute.jit
 def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
-    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
-    `state`.
+    """The thread with the `need`-th key from the top writes the range of that key's bin to `state`.
 
     `half`: the bins are those of the first digit.
     """
@@ -405,13 +407,12 @@ def list_row(
     keys, ahead, logits, logits_stride_0, row, stride, entries, counters, bottom, origin, start, last,
     batches, warp, lane
 ):
-    """List the bit patterns of scores that reach that of `bottom`; a warp stops when there is no room for
-    `room`.
+    """List the bit patterns of scores that reach `bottom`. A warp stops when `room` is full.
 
-    Positions count from `origin`, a multiple of WORD. Two batches in turn, so that one is on its way
-    while the other is looked at; one that would end past the row is its last one instead. Batches begin
-    where 16 bytes do: up to three columns before the first one, and after the last one, are looked at
-    by themselves.
+    Positions count from `origin`, a multiple of WORD. A warp has two batches in turn: one is in flight
+    while it lists the other. A batch that would end past the row is read from the row's last full
+    batch. Batches begin on a multiple of 16 bytes, so warp 0 reads up to three columns before the first
+    batch, and after the last one, on their own.
     """
     listed = Int32(0)
     batch = Int32(0)
@@ -476,7 +477,7 @@ def list_row(
                     own + (j + (j >> 2) * (QUAD * WORD - QUAD)) >= last
                 ):
                     keys[j] = cutlass.Uint32(4286578688)
-        # A bit a score: whether it is not negative less the score of `bottom`, which NaN is not.
+        # A bit per score: the sign of the score minus that of `bottom`; NaN has none.
         for j in cutlass.range_constexpr(KEEP):
             left = scalars.funnel_left(
                 scalars.bits_of(scalars.add_rn(scalars.float_of(keys[KEEP - 1 - j]), less)), left, 1
@@ -537,7 +538,7 @@ def list_row(
                     own + (j + (j >> 2) * (QUAD * WORD - QUAD)) >= last
                 ):
                     ahead[j] = cutlass.Uint32(4286578688)
-        # A bit a score: whether it is not negative less the score of `bottom`, which NaN is not.
+        # A bit per score: the sign of the score minus that of `bottom`; NaN has none.
         for j in cutlass.range_constexpr(KEEP):
             left = scalars.funnel_left(
                 scalars.bits_of(scalars.add_rn(scalars.float_of(ahead[KEEP - 1 - j]), less)), left, 1
@@ -579,8 +580,8 @@ def list_row(
 
 @cute.jit
 def make_keys(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
-    these.
+    """Turn loaded bit patterns into keys in place, and pair up the first digits of keys if `digits` is
+    given.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
@@ -619,7 +620,7 @@ def mark_equal(bits, equal, word, counters, tied, lane):
 
 @cute.jit
 def key_entries(entries, total, counters, thread, lane):
-    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
+    """Turn the bit patterns of the first `total` list entries into keys, and note the largest key."""
     largest = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         entry = entries[i]
@@ -636,8 +637,10 @@ def key_entries(entries, total, counters, thread, lane):
 
 @cute.jit
 def sift(entries, total, above, equal, counters, end, span, inside, words, thread):
-    """After the rounds over the list: mark entries above the range; keep those in it from `target` on
-    where at most `ranked` are left to rank, else mark them as equal.
+    """After the rounds over the list, mark entries above the range.
+
+    If at most `ranked` entries are in the range, copy these to the list from `target` on. Otherwise
+    mark them as equal.
     """
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         entry = entries[i]
@@ -667,8 +670,8 @@ def sift(entries, total, above, equal, counters, end, span, inside, words, threa
 
 @cute.jit
 def make_keys_digits(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
-    these.
+    """Turn loaded bit patterns into keys in place, and pair up the first digits of keys if `digits` is
+    given.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
@@ -703,7 +706,7 @@ def count_first_digits(hist, digits, column, lo, hi):
 
 @cute.jit
 def count_keys_keys(hist, first, bits, end, span):
-    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    """Count the next digit of the undecided keys of a batch, in the bins from `first` on."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
     for j in cutlass.range_constexpr(KEEP):
@@ -713,8 +716,11 @@ def count_keys_keys(hist, first, bits, end, span):
 
 @cute.jit
 def collect(bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
-    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it
-    from entry `first` on, or mark these too. A warp takes its entries with one atomic.
+    """Mark a batch's keys above the range, in words of the bitmap from `word` on. List the keys in the
+    range.
+
+    The list begins with entry `first`. A warp takes its entries with one atomic. Without `listing`,
+    keys in the range are marked in `equal`.
     """
     words = cute.make_rmem_tensor(KEEP, Int32)
     own_words = above + word
@@ -751,7 +757,7 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
 
 @cute.jit
 def count_listed(hist, first, entries, total, end, span, thread):
-    """Count the next digit of the undecided ones of the first `total` list entries."""
+    """Count the next digit of the undecided keys among the first `total` list entries."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
     for i in cutlass.range(thread, total, THREADS, unroll=1):
@@ -761,7 +767,7 @@ def count_listed(hist, first, entries, total, end, span, thread):
 
 @cute.jit
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    """Note the largest and the smallest undecided key of the first `total` list entries."""
     largest = cutlass.Uint32(0)
     under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
@@ -778,7 +784,10 @@ def bound_listed(entries, total, counters, end, span, thread, lane):
 
 @cute.jit
 def read_bounded(end, span, counters):
-    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    """Narrow the range to the undecided keys, from the smallest to the largest.
+
+    It is one key where all are equal.
+    """
     bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
     end = cutlass.min(end, counters[5].to(cutlass.Uint32))
     span = end - bottom
@@ -787,8 +796,9 @@ def read_bounded(end, span, counters):
 
 @cute.jit
 def rank_entries(entries, first, count, need, above, counters, words, warp, lane):
-    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
-    with.
+    """Mark the `need` largest of at most 64 entries.
+
+    A warp ranks an entry, and each lane compares it with two others.
     """
     low = Int64(0)
     high = Int64(0)
@@ -813,8 +823,9 @@ def rank_entries(entries, first, count, need, above, counters, words, warp, lane
 
 @cute.jit
 def count_marks(bitmap, sums, first, words, warp, lane):
-    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each,
-    are `before`.
+    """Count each warp's marked columns in `sums`. `before` counts those of lower lanes.
+
+    A lane has consecutive words.
     """
     own = Int32(0)
     each = leaf.ceildiv(words, WORD)
@@ -851,10 +862,10 @@ def take_ties(before, above, equal, sums, take, first, words, warp, lane):
 
 @cute.jit
 def place_marks(placed, before, sums, above, first, words, position, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
+    """Write the positions of each warp's marked columns, ascending, after those of lower warps and lanes.
 
-    Of `dense` bitmaps, in which a lane has a word at most, a word at a time; 0 says that there are
-    none.
+    A warp goes through `dense` bitmaps, with at most one word per lane, a word at a time. `dense` is 0
+    where bitmaps never are dense.
     """
     other = Int32(0)
     if lane < warp:
@@ -878,10 +889,10 @@ def write_ids(
     indices, indices_stride_0, row, k, skip, placed, block_table, block_table_stride_0, line, page_size,
     inverse, thread
 ):
-    """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
-    on.
+    """Write the ids of this CTA's positions from slot `skip` on.
 
-    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
+    In a group, `sums` gives the number of positions; a lone CTA has `k`. `pages` holds the page-table
+    entries from `first_page` on, unless `first_page` is -1.
     """
     out = indices + Int64(row) * indices_stride_0 + skip
     table = block_table + Int64(line) * block_table_stride_0
@@ -940,7 +951,7 @@ def select(
             run = leaf.ceildiv(last - origin, WORD * WARPS)
         batches = leaf.ceildiv(run, KEEP)
         words = batches * KEEP
-        # Runs of whole batches, so that a word of the bitmaps is one of the row.
+        # A run has whole batches, so that a word of the bitmaps is a word of the row.
         run = words
         base = origin + owner * run * WORD
         hi = cutlass.min(last, base + run * WORD)
@@ -977,7 +988,7 @@ def select(
                 cute.arch.sync_threads()
                 end, span, need, inside = read_state(state)
                 rounds = rounds + 1
-            # More equal keys than are listed: what lies above them is, and the first of them are taken.
+            # Too many equal keys for the list: it gets the keys above, and the first equal keys are taken.
             if (inside > BETWEEN) & (span == 0) & (end < 4286578688):
                 tied = end
                 end = end + 1
@@ -1018,7 +1029,7 @@ def select(
                 key_entries(entries, inside, counters, worker, lane)
                 cute.arch.sync_threads()
                 if tied == 0:
-                    # From the threshold on: to look for the smallest key as well takes 0.9 us.
+                    # The range begins at the threshold: a search for the smallest key takes 0.9 us more.
                     end = counters[4].to(cutlass.Uint32)
                     span = end - bottom
                 else:
@@ -1041,7 +1052,7 @@ def select(
             cute.arch.sync_threads()
             end, span, need, inside = read_state(state)
             rounds = rounds + 1
-            # More digits over the row while the undecided keys are too many to list.
+            # Count more digits over the row while the undecided keys are too many to list.
             while (inside > LISTED) & (span != 0):
                 for step in cutlass.range(batches, unroll=1):
                     if batches > 1:
@@ -1057,7 +1068,7 @@ def select(
                 cute.arch.sync_threads()
                 end, span, need, inside = read_state(state)
                 rounds = rounds + 1
-        # One pass marks what is above the range and lists what is in it; the last batch is still held.
+        # One pass marks keys above the range and lists keys in it; registers hold the last batch.
         listing = (inside > 0) & (inside <= LISTED)
         if unlisted:
             for step in cutlass.range(batches, unroll=1):
@@ -1101,7 +1112,7 @@ def select(
             if inside <= RANKED:
                 rank_entries(entries, ranked, inside, need, above, counters, words, warp, lane)
             cute.arch.sync_threads()
-            # Lower ranks select of the list as well, and take equal ones.
+            # Lower ranks also select keys of the list, and take equal keys.
             lower_equal = counters[3]
             ties = Int32(0)
             if inside > RANKED:
