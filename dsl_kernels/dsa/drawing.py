@@ -140,8 +140,8 @@ def prefill_caches(
     """The caches of a prefill step that `held` lacks; arguments as in `decode_caches`.
 
     Returns:
-        `k_index` [context, 128] float8_e4m3fn, `k_index_scales` [context] float32, and `kv`, with `kpe` for kv
-        "bf16", [context, ...].
+        `k_index` [context, 128] float8_e4m3fn, `k_index_scales` [context] float32, and `kv`, with `kpe` for
+        kv "bf16", [context, ...].
     """
     n, made = size.context, {}
     if "k_index" not in held:
