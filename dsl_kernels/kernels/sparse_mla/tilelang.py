@@ -1,7 +1,7 @@
 """What TileLang is told of sparse attention on Hopper, whose leaves all have a text."""
 
-# TileLang has no store that completes on another CTA's barrier, which slices need. Heads on M on Hopper lack the
-# functions on rows of a tile.
+# TileLang has no store that completes on another CTA's barrier, which slices need. Heads on M on Hopper lack
+# the functions on rows of a tile.
 UNSPELLED = ("send_scores", "copy_query_rows")
 
 # On Hopper threads hold tiles of registers by themselves, as products leave them.
