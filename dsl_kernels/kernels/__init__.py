@@ -1,16 +1,16 @@
-"""The kernels, a folder each: `ls` of this folder is the table of contents.
+"""The kernels, one folder each.
 
 A folder holds, by name:
 
     problem     operands, reference, workloads, tolerances
-    program     the tile program: knobs, the schedule, a body a role; a package where structures differ much
-    leaves      what one thread does, by its text; a package where there are many
-    policy      which variants are committed, and how a launch is dealt out over a GPU
+    program     the tile program: knobs, the schedule, a body per role; a package where structures differ much
+    leaves      the steps of one thread, by their text; a package where there are many
+    policy      the variants that are committed, and the launch plan of a call
     op          the torch op that callers import from `dsl_kernels.ops`
-    cutedsl, tilelang   what a DSL is told, and leaves that it spells itself; `_sm90` and `_sm100` for one architecture
-    functions   what leaves that every DSL spells itself mean, in torch
+    cutedsl, tilelang   settings of a DSL, and leaves that it spells itself; `_sm90` and `_sm100` for one
+    architecture functions   the meaning in torch of leaves that every DSL spells itself
 
-Other modules of a folder are a part's own: `forms` and `blocks` of a problem, `costs` of a policy.
+Other modules of a folder belong to one part: `forms` and `blocks` to a problem, `costs` to a policy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .._discover import discover, module_files, package_names
 
 
 def names(part: str) -> list[str]:
-    """Every operation whose folder has this part."""
+    """The operations whose folders have this part."""
     return package_names(__path__, part)
 
 
@@ -36,10 +36,10 @@ def files(op: str, part: str) -> list[Path]:
 
 
 def get(op: str, part: str, attribute: str, kind: str) -> Any:
-    """What a part of an operation declares, by its name there.
+    """The object that a part of an operation declares under the name `attribute`.
 
     Raises:
-        UnknownNameError: no operation of this name has the part; `kind` says what was asked for.
-        DeclarationError: the part, or what it imports of ours, asks for a name that is not there.
+        UnknownNameError: no operation of this name has the part. The text names it by `kind`.
+        DeclarationError: the part, or a module of ours that it imports, asks for a name that does not exist.
     """
     return discover(__name__, op, lambda: names(part), kind, attribute, part)

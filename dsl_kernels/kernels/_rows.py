@@ -1,4 +1,4 @@
-"""What policies of operations over rows of scores share."""
+"""The common part of policies of operations over rows of scores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def resized(dims: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Rows lie at least as far apart as they are long."""
+    """The sizes with `sizes` applied. The stride of rows is at least their length."""
     found = {**dims, **sizes}
     if "max_len" in sizes and "stride" in dims:
         found["stride"] = max(dims["stride"], sizes["max_len"])

@@ -943,7 +943,7 @@ BAD_TOPK = {
     "sequences": (
         {"row_to_sequence": torch.zeros(2, dtype=torch.int32)},
         InvalidArgumentError,
-        "row_to_sequence.*a block table beside it",
+        "row_to_sequence.*a block_table as well",
     ),
     "sequences and next_n": (
         {
@@ -965,7 +965,7 @@ BAD_TOPK = {
     "positions": (
         {"positions": torch.zeros(2, 16, dtype=torch.int32)},
         InvalidArgumentError,
-        "positions.*a block table beside it",
+        "positions.*a block_table as well",
     ),
     "ties": ({"ties": "none"}, InvalidArgumentError, "ties.*'lower' or 'higher'"),
     "ties type": ({"ties": True}, InvalidArgumentError, "ties.*'lower' or 'higher'.*bool"),

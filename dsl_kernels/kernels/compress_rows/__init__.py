@@ -1,1 +1,1 @@
-"""Rows of a compressed cache: a softmax over a window of tokens for each channel, RMSNorm, rope, and the bytes of the cache."""
+"""Rows of a compressed cache: softmax over a window of tokens per channel, RMSNorm, rope, cache bytes."""

@@ -1,4 +1,4 @@
-"""Leaves of compressing rows, by their text: a thread has four neighbouring channels of a row."""
+"""Texts of the leaves of compressing rows: a thread has four neighbouring channels of a row."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from ...tile.leaf_text import WARP, by_text
 from ...tile.text import maximum, minimum, select
 
 EACH = 4
-"""Channels of a thread."""
+"""Channels per thread."""
 AT_ONCE = 4
-"""Tokens that a thread reads before it weighs them."""
+"""Tokens that a thread reads before it weighs these."""
 LOG2_E = 1 / math.log(2)
-# Less than any score: the first token of a window has it for its peak, so that nothing is -inf less -inf.
+# Less than any score. It is the peak before the first token of a window, so that nothing computes -inf minus
+# -inf.
 LOWEST = -3.0e38
-# What a group's greatest magnitude counts as at least, as the caches' quantisers have it.
+# A lower bound on a group's greatest magnitude, as in the caches' quantisers.
 LEAST = 1e-4
-# Words of a row: its values, and the scales that lie after all values of a page.
+# Words per row: its values, and its scales. Scales come after all values of a page.
 V4_WORDS, SCALE_WORDS = (V4_FP8_DIMS + 2 * ROPE_DIM) // 4, 2
 
 
 @moves(loaded=lambda span, dim: span * (2 * 4 * dim + 4))
 @by_text
 def weigh_window(
-    m: LeafRecorder, held: Registers[Float32], kv: Global[Float32], scores: Global[Float32], ape: Global[Float32],
-    windows: Global[Int32], row: Int32, ratio: Int32, span: Int32, dim: int,
+    m: LeafRecorder, held: Registers[Float32], kv: Global[Float32], scores: Global[Float32],
+    ape: Global[Float32], windows: Global[Int32], row: Int32, ratio: Int32, span: Int32, dim: int,
 ) -> None:  # fmt: skip
-    """The softmax over a row's window of each channel of the thread, with the values as they come."""
+    """Compute, for each channel of the thread, the mean of a row's window by an online softmax."""
     line = windows.row("window", row)
     value, score, bias = (m.local(title, AT_ONCE * EACH, "uint32") for title in ("value", "score", "bias"))
     peak, total = (m.local(title, EACH, "float32") for title in ("peak", "total"))
@@ -71,7 +72,7 @@ def weigh_window(
 
 @by_text
 def sum_squares(m: LeafRecorder, sums: Shared[Float32], held: Registers[Float32]) -> None:
-    """The sum of the squares of each warp's channels."""
+    """Sum the squares of each warp's channels."""
     total: Float32 = 0.0
     for i in unrolled(EACH):
         total += held[i] * held[i]
@@ -86,7 +87,7 @@ def norm_and_turn(
     m: LeafRecorder, held: Registers[Float32], sums: Shared[Float32], weight: Global[Float32],
     cos_sin: Global[Float32], positions: Global[Int32], row: Int32, eps: Float32, dim: int,
 ) -> None:  # fmt: skip
-    """The row over the root of its mean square, times the weight; its last dims rotated in pairs of neighbours."""
+    """Divide the row by its root mean square, multiply by the weight, and rotate pairs of its last dims."""
     total: Float32 = 0.0
     for w in unrolled(dim // (EACH * WARP)):
         total += sums[w]
@@ -108,7 +109,7 @@ def norm_and_turn(
 
 
 def _greatest(held: Registers, lanes: int) -> Float32:
-    """The greatest magnitude of the channels of neighbouring lanes, at least `LEAST`."""
+    """The greatest magnitude of the channels of `lanes` neighbouring lanes, at least `LEAST`."""
     most: Float32 = LEAST
     for i in range(EACH):
         most = maximum(most, maximum(held[i], -held[i]))
@@ -116,17 +117,17 @@ def _greatest(held: Registers, lanes: int) -> Float32:
 
 
 def _code(x: Float32) -> Uint32:
-    """A float as e4m3, rounded to the nearest, saturated."""
+    """A float as e4m3, rounded to nearest, saturated."""
     bits = bits_of(x)
     size = minimum(bits & 0x7FFFFFFF, 0x43E00000)
-    # Below 2^-6 steps are 2^-9: those of floats from 2^14 on.
+    # Below 2^-6 the steps of e4m3 are 2^-9, the steps of floats from 2^14 on.
     small = bits_of(float_of(size) + 16384.0) - 0x46800000
     large = (size + 0x7FFFF + (size >> 20 & 1) >> 20) - 960
     return select(is_nan(x), 0x7F, select(size < 0x3C800000, small, large)) | bits >> 24 & 0x80
 
 
 def _round(held: Any, words: Any) -> None:
-    """Round the channels of the thread to bf16, two a word; `held` has them as they are then."""
+    """Round the channels of the thread to bf16, two per word. `held` gets the rounded values."""
     for pair in range(EACH // 2):
         words[pair] = pair_of(held[2 * pair], held[2 * pair + 1])
         held[2 * pair] = half_of(words[pair], False)
@@ -134,7 +135,7 @@ def _round(held: Any, words: Any) -> None:
 
 
 def _codes(held: Registers, scale: Float32) -> Uint32:
-    """The word of the thread's channels times a number, as e4m3."""
+    """The thread's channels times `scale` as e4m3, in one word."""
     low = _code(held[0] * scale) | _code(held[1] * scale) << 8
     return low | _code(held[2] * scale) << 16 | _code(held[3] * scale) << 24
 
@@ -145,7 +146,10 @@ def write_row(
     m: LeafRecorder, cache: Writes[Global[Int32]], powers: Shared[Int32], held: Registers[Float32],
     slots: Global[Int32], row: Int32, page_size: Int32, threads: int,
 ) -> None:  # fmt: skip
-    """A row of 512: e4m3 of each 64 channels over a power of two, the last 64 in bf16; and the powers for `write_powers`."""
+    """Write a row of 512 channels: e4m3 over a power of two per 64 channels, the last 64 channels in bf16.
+
+    `powers` gets the powers, for `write_powers`.
+    """
     words = m.local("words", EACH // 2, "uint32")
     _round(held, words)
     most = _greatest(held, V4_GROUP // EACH)
@@ -173,7 +177,7 @@ def write_powers(
     m: LeafRecorder, cache: Writes[Global[Int32]], powers: Shared[Int32], slots: Global[Int32], row: Int32,
     page_size: Int32,
 ) -> None:  # fmt: skip
-    """The scales of a row of 512, a byte for each 64 channels, and a byte of 0."""
+    """Write the scales of a row of 512 channels: a byte per 64 channels, then a byte of 0."""
     slot = named("slot", slots[row])
     if slot >= 0 and m.thread < SCALE_WORDS:
         page = named("page", slot // page_size)
@@ -190,7 +194,7 @@ def write_index_row(
     m: LeafRecorder, cache: Writes[Global[Int32]], held: Registers[Float32], slots: Global[Int32], row: Int32,
     page_size: Int32, threads: int,
 ) -> None:  # fmt: skip
-    """A row of 128: e4m3 over a float32 scale."""
+    """Write a row of 128 channels: e4m3 over a float32 scale."""
     _round(held, m.local("words", EACH // 2, "uint32"))
     scale = named("scale", divide(_greatest(held, WARP), E4M3_MAX))
     code = _codes(held, divide(1.0, scale))

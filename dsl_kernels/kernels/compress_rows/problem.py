@@ -1,8 +1,9 @@
-"""Rows of DeepSeek-V4's compressed caches, from what a model gives for each token.
+"""Rows of DeepSeek-V4's compressed caches, from a model's values and scores for each token.
 
-A row is a softmax over a window of tokens, a channel at a time, then RMSNorm and rope of its last 64 dims. It is written in the
-bytes that attention reads (512 dims: 584 a row) or the indexer (128 dims: 132), into the slot of a paged cache. A token's
-values and scores are `parts` rows of `dim` next to one another: token number j of a window takes part j // ratio of them.
+For each channel, a row is the mean of a window of tokens, weighted by a softmax. Then come RMSNorm, and rope
+of the last 64 dims. The row is written into a slot of a paged cache, in the bytes that attention reads (512
+dims: 584 bytes per row) or the indexer reads (128 dims: 132 bytes). A token's values and scores are `parts`
+adjacent rows of `dim`: token number j of a window takes part j // ratio.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ else:
     torch = later("torch", globals())
 
 DIMS = (LATENT_DIM, INDEX_DIM)
-"""Channels of a row: of attention's cache, and of the indexer's."""
+"""Channels per row: of attention's cache, and of the indexer's cache."""
 WORDS = {LATENT_DIM: V4_TOKEN_BYTES // 4, INDEX_DIM: (INDEX_DIM + 4) // 4}
-"""Words of four bytes that a row takes in a page."""
+"""Words of four bytes per row of a page."""
 
 
 def _wrong_tokens(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -58,51 +59,66 @@ OPERANDS = (
     ),
     OperandSpec(
         "scores", ("tokens", "width"), "float32", row_stride="scores_stride", align=16,
-        doc="what weighs a token's values, channel by channel",
+        doc="scores that weigh a token's values, channel by channel",
     ),
-    OperandSpec("ape", ("ratio", "width"), "float32", row_stride="ape_stride", align=16, doc="added to the scores, by place in the ratio"),
-    OperandSpec("weight", ("dim",), "float32", align=16, doc="of the norm"),
+    OperandSpec(
+        "ape", ("ratio", "width"), "float32", row_stride="ape_stride", align=16,
+        doc="added to the scores, by place in the ratio",
+    ),
+    OperandSpec("weight", ("dim",), "float32", align=16, doc="weight of the norm"),
     OperandSpec(
         "windows", ("rows", "span"), "int32", row_stride="windows_stride", align=4,
-        requires=("span * dim == ratio * width",), doc="tokens of each row's window in order; negative ones are left out",
+        requires=("span * dim == ratio * width",),
+        doc="tokens of each row's window in order; negative tokens are left out",
         values=(Values("below the tokens", _wrong_tokens, "memory that is no token's is read"),),
     ),
     OperandSpec(
         "positions", ("rows",), "int32", align=4, doc="line of cos_sin of each row",
-        values=(Values("lines of cos_sin, where a row has a slot", _wrong_positions, "memory that is no angle is read"),),
+        values=(
+            Values(
+                "lines of cos_sin, where a row has a slot", _wrong_positions,
+                "memory that is no angle is read"
+            ),
+        ),
     ),
     OperandSpec(
         "cos_sin", ("angles", "turned"), "float32", requires=(f"turned == {ROPE_DIM}",), align=16,
         doc="cosines of each pair's angle, then its sines",
     ),
     OperandSpec(
-        "row_slots", ("rows",), "int32", align=4, doc="where a row is written; a negative one is not",
+        "row_slots", ("rows",), "int32", align=4,
+        doc="slot of each row; a row with a negative slot is not written",
         values=(Values("slots of the cache", _wrong_slots, "memory that is not the cache's is written"),),
     ),
     OperandSpec("eps", (), "float32", "scalar", doc="added to the mean square"),
-    OperandSpec("page_size", (), "int32", "scalar", limits=(1, INT32_MAX), doc="rows a page"),
+    OperandSpec("page_size", (), "int32", "scalar", limits=(1, INT32_MAX), doc="rows per page"),
     OperandSpec(
         "cache", ("pages", "page_words"), "int32", "out", row_stride="cache_stride", align=4,
-        requires=(f"page_words == page_size * ({WORDS[LATENT_DIM]} if dim == {LATENT_DIM} else {WORDS[INDEX_DIM]})",),
+        requires=(
+            f"page_words == page_size * ({WORDS[LATENT_DIM]} if dim == {LATENT_DIM} else {WORDS[INDEX_DIM]})",
+        ),
         doc="pages in words of four bytes, block-planar; slots that no row names stay as they were",
     ),
 )  # fmt: skip
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    """Windows of one sequence from its beginning on, or inside it, in slots of any order; of several rows the last has none."""
+    """Draw windows of one sequence from its beginning on, or inside it, in slots of any order.
+
+    The last of several rows has no slot.
+    """
     p, device = workload.params, generator.device
     rows, dim, ratio, page = p["rows"], p["dim"], p["ratio"], p["page_size"]
-    # At another dim than its own a workload has whole parts, too.
+    # A workload that is drawn at another dim also has whole parts.
     parts = max(1, p["width"] // dim)
-    # The first window of a sequence lacks what would lie before it.
+    # The first window of a sequence lacks the tokens before the sequence.
     first = int(p.get("sequence") == "inside")
     tokens, span, width = (first + rows) * ratio, parts * ratio, parts * dim
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, device=device, dtype=torch.float32)
 
-    # As an engine's state has them: scores after values, token by token, and tokens in any order.
+    # As in an engine's state: scores after values, token by token, and tokens in any order.
     state = normal(tokens, 2 * width)
     place = torch.randperm(tokens, generator=generator, device=device).int()
     number = torch.arange(first, first + rows, device=device, dtype=torch.int32)
@@ -117,12 +133,13 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     positions = number * ratio % p.get("angles", 4096)
     angles = torch.rand(p.get("angles", 4096), ROPE_DIM // 2, generator=generator, device=device) * 6.3
     weight = normal(dim) * 0.2 + 1.0
-    # A group of zeros, and one that is tiny.
+    # One group of zeros, and one group of tiny values.
     weight[:V4_GROUP], weight[V4_GROUP : 2 * V4_GROUP] = 0.0, 1e-6
     return {
         "kv": state[:, :width], "scores": state[:, width:], "ape": normal(ratio, width), "weight": weight,
         "windows": windows, "positions": positions, "cos_sin": torch.cat((angles.cos(), angles.sin()), dim=1),
-        "row_slots": slots, "eps": 1e-6, "page_size": page, "pages": pages, "page_words": page * WORDS[dim], "dim": dim,
+        "row_slots": slots, "eps": 1e-6, "page_size": page, "pages": pages, "page_words": page * WORDS[dim],
+        "dim": dim,
     }  # fmt: skip
 
 
@@ -149,7 +166,10 @@ def compressed(inputs: Mapping[str, Any]) -> torch.Tensor:
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The rows, and their bytes [rows, words of a row] as the caches' own quantisers write them; rows without a slot are left out."""
+    """The rows, and their bytes [rows, bytes of a row] as the caches' own quantisers write them.
+
+    Rows without a slot are left out.
+    """
     kept = inputs["row_slots"] >= 0
     rows = compressed({**inputs, **{name: inputs[name][kept] for name in ("windows", "positions")}})
     pack = pack_v4_pages if rows.shape[1] == LATENT_DIM else pack_index_keys
@@ -158,7 +178,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def rows_of(cache: torch.Tensor, slots: torch.Tensor, page: int, dim: int) -> torch.Tensor:
-    """The bytes of some slots of a cache of words: a row's values, and then its scales."""
+    """The bytes of some slots of a cache of words: the values of each row, then its scales."""
     first = V4_ROW_BYTES if dim == LATENT_DIM else INDEX_DIM
     flat, tail = cache.contiguous().view(torch.uint8), 4 * WORDS[dim] - first
     at, place = (slots // page).long(), (slots % page).long()[:, None]
@@ -168,7 +188,7 @@ def rows_of(cache: torch.Tensor, slots: torch.Tensor, page: int, dim: int) -> to
 
 
 def values_of(rows: torch.Tensor, dim: int) -> torch.Tensor:
-    """What the bytes of rows are in float32."""
+    """The values of rows in float32, from their bytes."""
     if dim == INDEX_DIM:
         scale = rows[:, INDEX_DIM:].contiguous().view(torch.float32)
         return rows[:, :INDEX_DIM].contiguous().view(torch.float8_e4m3fn).float() * scale
@@ -181,7 +201,7 @@ def values_of(rows: torch.Tensor, dim: int) -> torch.Tensor:
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Values within a step of their format, all of them together within 3e-2 and nearly all of their bytes alike."""
+    """Require values within a step of the format, a relative error <= 3e-2, and at most 1e-2 other bytes."""
     result = Comparison()
     slots = inputs["row_slots"][inputs["row_slots"] >= 0]
     rows, wanted = expected["rows"], expected["bytes"]
@@ -191,14 +211,14 @@ def compare(
     steps = torch.full_like(rows, 2**-7)
     fine = V4_FP8_DIMS if dim == LATENT_DIM else INDEX_DIM
     steps[:, :fine] = 2**-3
-    # Below 2^-6 of the format's own numbers, steps are all as large.
+    # Below 2^-6 in the format, all steps have one size.
     group = V4_GROUP if dim == LATENT_DIM else INDEX_DIM
     most = rows[:, :fine].abs().reshape(len(rows), -1, group).amax(dim=2, keepdim=True).clamp(min=1e-4)
     floor = (most * (2**-8 / E4M3_MAX)).expand(-1, -1, group).reshape(len(rows), fine)
     limit = rows.abs() * steps
     limit[:, :fine] += floor
     outside = (values - rows).abs() > limit + 1e-6 * rows.abs().amax(dim=1, keepdim=True)
-    result.demand("values lie within a step", not bool(outside.any()), f"{int(outside.sum())} do not")
+    result.demand("values are within a step", not bool(outside.any()), f"{int(outside.sum())} do not")
     norm = rows.norm()
     result.require("relative error", float((values - rows).norm() / norm) if norm > 0 else 0.0, 3e-2)
     other = float((got != wanted).double().mean()) if got.numel() else 0.0
@@ -209,22 +229,26 @@ def compare(
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
-    """Values and scores of each row's ratio of tokens once, though windows overlap, its window, and its bytes."""
+    """Values and scores of `ratio` tokens per row, as windows may overlap; the row's window and bytes."""
     span = dims["ratio"] * dims["width"] // dims["dim"]
     return dims["rows"] * (8.0 * dims["ratio"] * dims["width"] + 4.0 * span + 4.0 * WORDS[dims["dim"]])
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """Two exponentials, a maximum, and five other operations of each channel of a window's tokens."""
+    """Two exponentials, a maximum and five other operations per channel and token of a window."""
     return {"float32": 8.0 * dims["rows"] * dims["ratio"] * dims["width"]}
 
 
-# Dim, ratio, parts and rows a page of DeepSeek-V4: attention's two ratios, and the indexer of the lesser one.
+# Dim, ratio, parts and rows per page in DeepSeek-V4: attention's two ratios, and the indexer of the smaller
+# ratio.
 KINDS = ((LATENT_DIM, 4, 2, 64), (LATENT_DIM, 128, 1, 2), (INDEX_DIM, 4, 2, 64))
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of a decode step, and those of a prompt's tokens; none begins a sequence, so that windows are whole."""
+    """Rows of a decode step, and rows of a prompt's tokens.
+
+    No row begins a sequence, so windows are whole.
+    """
     rows, tokens = {
         "core": ((1, 64), (32768,)),
         "serving": ((1, 16, 64, 256), (4096, 32768)),

@@ -1,4 +1,4 @@
-"""Rows of a compressed cache as a tile program: a CTA a row, a thread four channels, and no CTA waits for another."""
+"""Compressing rows as a tile program: a CTA has a row, a thread four channels. CTAs are independent."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ...tile.text import Global, Recorder, View, dim
 from . import leaves as leaf
 from .problem import DIMS
 
-KNOBS = (Knob("dim", "d", (DIMS,), "channels of a row: 512 of attention's cache, 128 of the indexer's"),)
+KNOBS = (Knob("dim", "d", (DIMS,), "channels per row: 512 for attention's cache, 128 for the indexer's"),)
 
 
 class Kernel(Names):
-    """Operands, sizes, scalars and buffers by name."""
+    """Operands, sizes, scalars and buffers, by name."""
 
     kv: Global
     scores: Global
@@ -45,12 +45,13 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         Buffer("powers", Space.SHARED, (k.dim // V4_GROUP,), "int32", doc="the scale of each 64 channels"),
     )
     return Schedule(
-        roles=(Role("compress", threads // WARP, doc="four channels a thread"),),
+        roles=(Role("compress", threads // WARP, doc="four channels per thread"),),
         buffers=(
             Buffer("sums", Space.SHARED, (threads // WARP,), "float32", doc="sum of each warp's squares"),
             *(powers if k.dim == LATENT_DIM else ()),
             Buffer(
-                "held", Space.REGISTER, (threads, leaf.EACH), "float32", role="compress", per_thread=leaf.EACH, private=True
+                "held", Space.REGISTER, (threads, leaf.EACH), "float32", role="compress",
+                per_thread=leaf.EACH, private=True,
             ),
         ),
         pipelines=(),

@@ -1,4 +1,4 @@
-"""What TileLang is told of compress_rows, whose leaves all have a text (dsl_kernels/device/text)."""
+"""TileLang's settings for compress_rows, whose leaves all have a text."""
 
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,

@@ -1,4 +1,4 @@
-"""Leaves of grouped-query attention in CuTe DSL: each has a text (dsl_kernels/device/text)."""
+"""CuTe DSL's functions for the leaves of grouped-query attention. Every leaf has a text."""
 
 from ...device.cutedsl.scalars import ceildiv
 

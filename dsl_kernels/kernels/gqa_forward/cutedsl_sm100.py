@@ -1,1 +1,1 @@
-"""Leaves of grouped-query attention on Blackwell in CuTe DSL: each has a text (dsl_kernels/device/text)."""
+"""CuTe DSL takes part in grouped-query attention on Blackwell. Every leaf has a text."""

@@ -31,17 +31,18 @@ def gqa_forward(
     arch: str | None = None,
     workspace: Workspace | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of every query over all keys, or over those up to its own place; heads share keys and values.
+    """Attention of every query over all keys, or over the keys up to its place. Heads share keys and values.
 
     Args:
-        q: [b, sq, heads, dim] float16 or bfloat16, dim 64 or 128. Its axes but the last may lie anyhow, their strides
-            multiples of 16 bytes.
-        k, v: [b, skv, kv_heads, dim] of q's dtype, strided as q may be; heads is a multiple of kv_heads, and query head
-            h reads head h * kv_heads // heads. A value row that `causal` hides from a query counts zero times in its
-            output, so NaN or infinity in that row can still reach the output.
-        causal: query i sees keys 0 to i + skv - sq, so that both sequences end together; skv is at least sq.
+        q: [b, sq, heads, dim] float16 or bfloat16, dim 64 or 128. The last axis is dense. The strides of the
+            other axes are multiples of 16 bytes.
+        k, v: [b, skv, kv_heads, dim] of q's dtype, with strides like those of q. heads is a multiple of
+            kv_heads, and query head h reads head h * kv_heads // heads. A value row that `causal` hides from
+            a query has weight zero in its output, so NaN or infinity in that row can still reach the output.
+        causal: query i sees keys 0 to i + skv - sq, so both sequences end together. skv is at least sq.
         sm_scale: factor of the scores, positive and finite; 1 / sqrt(dim) by default.
-        out, lse: [b, sq, heads, dim] of q's dtype and [b, heads, sq] float32 to write into; must not overlap an input.
+        out, lse: [b, sq, heads, dim] of q's dtype and [b, heads, sq] float32 to write into; must not overlap
+            an input.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Which variants of grouped-query attention are worth having, what a call launches, and how they rank."""
+"""The variants of grouped-query attention that are committed, what a call launches, and how variants rank."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from ...tile.lang import LaunchPlan, Policy
 from .program import measures
 from .program.common import query_rows
 
-# (dim, tile, stages, order, cluster, groups, lazy) of the committed set: the fastest of full and of causal calls, one for
-# heads of 64 elements, and the plain softmax to compare with; and the fastest of head counts that do not pair.
+# (dim, tile, stages, order, cluster, groups, lazy) of the committed set: the fastest variants for full and
+# for causal calls, one for heads of 64 elements, and the plain softmax to compare with. COMMITTED_ALONE: the
+# fastest variants for head counts that do not pair.
 COMMITTED = (
     (128, 80, 2, 0, 2, 3, 2), (128, 160, 2, 1, 2, 2, 2), (64, 128, 4, 1, 1, 2, 2), (128, 160, 2, 1, 2, 2, 0),
 )  # fmt: skip
 COMMITTED_ALONE = {"fp16": (128, 128, 2, 0, 1, 2, 2), "bf16": (128, 160, 2, 1, 1, 2, 2)}
-# (dim, tile, stages, cluster, lazy) of that on Blackwell; only head counts that do not pair need a CTA to copy alone.
+# (dim, tile, stages, cluster, lazy) of the committed set on Blackwell. Only head counts that do not pair need
+# a CTA that copies alone.
 COMMITTED_BLACKWELL = ((128, 64, 3, 2, 2), (128, 64, 3, 1, 2), (64, 64, 4, 1, 2))
 
 
 def _items(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
-    """Work items of a cluster."""
+    """The number of work items, each for a cluster."""
     return -(-dims["sq"] // query_rows(k)) * dims["b"] * dims["heads"] // k.cluster
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
-    """One CTA an SM takes items in turn.
+    """One CTA per SM takes items in turn.
 
-    A causal call works on as many heads side by side as half the L2 holds keys and values of, others on one.
+    A causal call works on several heads side by side: half the L2 holds the keys and values of these. Other
+        calls work
+    on one head at a time.
     """
     items, bundles = max(1, _items(k, dims)), max(1, dims["b"] * dims["heads"] // k.cluster)
     shared = max(1, dims["heads"] // max(1, dims["kv_heads"]) // k.cluster)
@@ -45,7 +49,7 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     if arch.tmem_columns:
         if level == 0:
             return (k.dim, k.tile, k.stages, k.cluster, k.lazy) in COMMITTED_BLACKWELL
-        # Loads from tensor memory take a power of two of columns.
+        # A load from tensor memory takes a power of two of columns.
         return k.tile in (64, 128) and k.lazy > 0
     if measures(vars(k)) is not None:
         return False

@@ -1,7 +1,8 @@
 """Grouped-query attention, forward: out = softmax(sm_scale * q k^T) v over dense keys, and its log-sum-exp.
 
-Query head h reads key and value head h * kv_heads // heads. A causal query sees the keys up to its own place, both
-sequences ending together: query i of sq sees keys 0 to i + skv - sq.
+Query head h reads key and value head h * kv_heads // heads. A causal query sees the keys up to its own place,
+where both
+sequences end together: query i of sq sees keys 0 to i + skv - sq.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ else:
     torch = later("torch", globals())
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
-# Relative errors of `out`. The kernels round the weights before the second product and the result behind it. Rounding to
-# p significant bits moves a vector of many magnitudes by 0.196 * 2^(1 - p) of its norm (the root mean square of a uniform
-# error of one unit, mantissas spread by their logarithm): 1.9e-4 in float16 (p = 11) and 1.53e-3 in bfloat16 (p = 8).
-# The two roundings are independent: 2.7e-4 and 2.2e-3. The limits leave as much room above both.
+# Limits of the relative error of `out`. The kernels round the weights before the second product, and the
+# result after it. Rounding to p significant bits moves a vector of many magnitudes by 0.196 * 2^(1 - p) of
+# its norm (the root mean square of a uniform error of one unit, with mantissas spread by their logarithm):
+# 1.9e-4 in float16 (p = 11) and 1.53e-3 in bfloat16 (p = 8). The two roundings are independent: 2.7e-4 and
+# 2.2e-3. The limits leave as much room above both.
 LIMITS = {"fp16": 5e-4, "bf16": 4e-3}
-# A row has few elements, so that its error spreads around the whole's.
+# A row has few elements, so the errors of rows spread around that of the whole.
 ROW_LIMIT = 4
-# The reference of a larger problem covers some of its heads.
+# The reference of a larger problem covers some heads only.
 REFERENCE_PRODUCTS = 1 << 30
 SAMPLED_HEADS = 4
 
@@ -45,7 +47,9 @@ def _operands(dtype: str) -> tuple[OperandSpec, ...]:
 
     return (
         strided("q", "sq", "heads", "queries"),
-        strided("k", "skv", "kv_heads", "keys", "skv >= 1", "heads % kv_heads == 0", "causal == 0 or skv >= sq"),
+        strided(
+            "k", "skv", "kv_heads", "keys", "skv >= 1", "heads % kv_heads == 0", "causal == 0 or skv >= sq"
+        ),
         strided("v", "skv", "kv_heads", "values"),
         OperandSpec("out", ("b", "sq", "heads", "dim"), dtype, "out"),
         OperandSpec(
@@ -93,7 +97,7 @@ def sampled(b: int, heads: int, sq: int, skv: int) -> list[tuple[int, int]]:
 def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sm_scale: float, causal: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One head, in the dtype of its operands: ([sq, dim], [sq])."""
+    """Out and lse of one head, in the dtype of its operands: ([sq, dim], [sq])."""
     scores = (q @ k.T) * sm_scale
     if causal:
         sq, skv = scores.shape
@@ -125,7 +129,10 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Relative error of out and of its worst row, and the error of lse, over the sampled heads; no NaN elsewhere."""
+    """Limit the relative error of out and of its worst row, and the error of lse, over the sampled heads.
+
+    All elements must be finite.
+    """
     result, limit = Comparison(), LIMITS[form]
     known = ~expected["lse"].isnan()
     wanted, got = expected["out"].transpose(1, 2)[known], outputs["out"].transpose(1, 2)[known].double()
@@ -143,7 +150,7 @@ def compare(
 
 
 def seen(dims: Mapping[str, int]) -> float:
-    """Pairs of a query and a key that it sees, of one head."""
+    """The pairs of a query and a key that it sees, per head."""
     sq, skv = dims["sq"], dims["skv"]
     return sq * (skv - (sq - 1) / 2) if dims.get("causal") else float(sq * skv)
 
@@ -155,12 +162,16 @@ def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """Two products of 2 * dim a pair of a query and a key that it sees."""
+    """Two products of 2 * dim per pair of a query and a key that it sees."""
     return {DTYPES[form]: 4.0 * dims["dim"] * dims["b"] * dims["heads"] * seen(dims)}
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Sequences of 4096 in both dtypes; serving adds other lengths of as many tokens, and small heads; wide other heads."""
+    """Sequences of 4096 in both dtypes.
+
+    The grid "serving" adds other lengths with as many tokens, and small heads. The grid "wide" has other
+    heads.
+    """
     if grid == "wide":
         lengths = ((16, 1024), (4, 4096), (1, 16384), (3, 2000))
         for (b, n), heads, dim, causal in product(lengths, (16, 64, 128), (128, 64), (0, 1)):

@@ -1,11 +1,11 @@
-"""What TileLang is told of grouped-query attention, whose leaves all have a text."""
+"""TileLang's settings for grouped-query attention, whose leaves all have a text."""
 
 import tilelang.language as T
 
-# On Hopper threads hold tiles of registers by themselves, as products leave them.
+# On Hopper each thread holds its own part of a register tile, as products leave it.
 OWN_REGISTERS = True
 
-# Barriers are the declared ones: TileLang adds none of its own.
+# The schedule declares all barriers, and TileLang adds none.
 PASS_CONFIGS = {
     "tl.disable_thread_storage_sync": True,
     "tl.disable_warp_specialized": True,
@@ -15,5 +15,5 @@ PASS_CONFIGS = {
 
 
 def ceildiv(count, size):
-    """Both positive or zero; unsigned, which costs no sign fix-up."""
+    """The ceiling of count / size, both not negative. Unsigned division needs no correction of signs."""
     return T.cast((T.cast(count, "uint32") + (size - 1)) // T.cast(size, "uint32"), "int32")

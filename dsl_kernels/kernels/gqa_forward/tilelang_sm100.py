@@ -1,1 +1,1 @@
-"""Leaves of grouped-query attention on Blackwell in TileLang: each has a text (dsl_kernels/device/text)."""
+"""TileLang takes part in grouped-query attention on Blackwell. Every leaf has a text."""

@@ -1,1 +1,1 @@
-"""The entries that ranks of a sharded context found, put in order."""
+"""The selected entries of the ranks of a sharded context, in order of position."""

@@ -1,1 +1,1 @@
-"""That CuTe DSL takes part in merge_entries, whose leaves all have a text (dsl_kernels/device/text)."""
+"""CuTe DSL takes part in merge_entries. Every leaf has a text."""

@@ -1,7 +1,8 @@
-"""Leaves of putting ranks' entries in order, by their text: a thread places one entry.
+"""Texts of the leaves of merging entries: a thread places an entry.
 
-Lists that lie side by side are halved where they lie. In the memory of other ranks each halving would wait for the link: there
-the threads of a cluster read every entry once, all at a time, and give its token to all CTAs.
+Threads search gathered lists in global memory. In the memory of other ranks each step of a search would wait
+for the link. So the threads of a cluster read every entry once, with all loads in flight together, and give
+its token to all CTAs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from .problem import ID, SCORE
 
 @recorded
 def _tokens_before(m, tokens, count, token):
-    """How many of `count` ascending tokens are less than `token`; -1, which ends a list, is not."""
+    """How many of `count` ascending tokens are less than `token`.
+
+    The -1 at the end of a list counts as greater.
+    """
     found: Int32 = 0
     step: Int32 = 1 << (31 - clz(count))
     while step > 0:
@@ -34,10 +38,10 @@ def place_entry(
     row: Int32, first: Int32, ranks: Int32, planes: Int32, rows: Int32, k: Int32, interleave: Int32,
     rank_stride: Int32, threads: int,
 ) -> None:  # fmt: skip
-    """Copy the entry of number `first` + thread, of those of all ranks in turn, to its place among them.
+    """Copy entry number `first` + thread, of the entries of all ranks in turn, to its place.
 
-    Before an entry of rank r, token t, another rank has the tokens of as many whole runs as rank r, and one run more if it
-    is dealt to before r.
+    Let token t of rank r be in run number n of its rank. Before this token another rank has its first n runs,
+    and one run more if that rank comes before r.
     """
     number = first + m.thread
     rank = number // k
@@ -70,9 +74,9 @@ def read_peers(
     entries: Global[Int32], peer_distances: Global[Int64], row: Int32, first: Int32, step: int, ranks: Int32,
     planes: Int32, rows: Int32, k: Int32,
 ) -> None:  # fmt: skip
-    """A thread's entries from the ranks' own memory: number `first` + thread of those of all ranks, and every `step` on.
+    """Read a thread's entries from the memory of ranks: number `first` + thread, and every `step` further.
 
-    Loads of all are under way together. The token of no entry is -1.
+    All loads are in flight together. Where there is no entry, the token is -1.
     """
     distances = m.local("distances", tokens.size, "int64")
     for i in unrolled(tokens.size):
@@ -95,9 +99,13 @@ def read_peers(
 
 @by_text
 def share_tokens(
-    m: LeafRecorder, lists: Peers[Int32], tokens: Registers[Int32], first: Int32, step: int, count: Int32, group: int,
+    m: LeafRecorder, lists: Peers[Int32], tokens: Registers[Int32], first: Int32, step: int, count: Int32,
+    group: int,
 ) -> None:  # fmt: skip
-    """Give a thread's tokens, of `count`, to every CTA of the cluster, in the order of the ranks' lists."""
+    """Give a thread's tokens to every CTA of the cluster.
+
+    `count` tokens have the order of the ranks' lists.
+    """
     for i in unrolled(tokens.size):
         if first + m.thread + i * step < count:
             for cta in unrolled(group):
@@ -107,11 +115,12 @@ def share_tokens(
 @moves(stored=lambda tokens: 2 * tokens)
 @by_text
 def place_read(
-    m: LeafRecorder, ordered_scores: Writes[Global[Int32]], ordered_ids: Writes[Global[Int32]], lists: Shared[Int32],
-    tokens: Registers[Int32], scores: Registers[Int32], names: Registers[Int32], row: Int32, first: Int32, step: int,
-    ranks: Int32, planes: Int32, k: Int32, interleave: Int32, rank_stride: Int32,
+    m: LeafRecorder, ordered_scores: Writes[Global[Int32]], ordered_ids: Writes[Global[Int32]],
+    lists: Shared[Int32], tokens: Registers[Int32], scores: Registers[Int32], names: Registers[Int32],
+    row: Int32, first: Int32, step: int, ranks: Int32, planes: Int32, k: Int32, interleave: Int32,
+    rank_stride: Int32,
 ) -> None:  # fmt: skip
-    """Write a thread's entries to their places, as `place_entry` does, by the tokens of all ranks that the CTA was given."""
+    """Write a thread's entries to their places, like `place_entry`, by the tokens of all ranks in `lists`."""
     for i in unrolled(tokens.size):
         if tokens[i] >= 0:
             number = first + m.thread + i * step

@@ -1,4 +1,7 @@
-"""How putting ranks' entries in order ranks; there is one variant a DSL for lists side by side, and one for the ranks' own."""
+"""How variants of merging entries rank.
+
+Each DSL has one for gathered lists, and one for lists on the ranks.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from ...tile.lang import Counts, Policy, Schedule
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """All sizes decide."""
+    """All sizes."""
     return {name: dims[name] for name in ("ranks", "rows", "k")}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """A CTA's entries, and the lists of other ranks that it looks into; score and id of each entry.
+    """The entries of a CTA, and the lists of other ranks that it searches; score and id of each entry.
 
-    Of a cluster, which reads every list once, its CTA's share.
+    A cluster reads every list once, and a CTA reads its share of these.
     """
     if k.lists == "peers":
         share = min(schedule.buffer("tokens").per_thread * k.threads, dims["ranks"] * dims["k"])
@@ -28,7 +31,7 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """512 threads for a cluster of CTAs; at level 0, 256 without one."""
+    """512 threads where CTAs form a cluster; at level 0, 256 threads otherwise."""
     return k.threads == 512 if k.lists == "peers" else level > 0 or k.threads == 256
 
 

@@ -1,9 +1,10 @@
-"""Entries that ranks selected of their shards, put in the order of their positions in the whole context.
+"""Entries that ranks selected from their shards, in the order of their positions in the whole context.
 
-Runs of `interleave` positions are dealt to the ranks in turn: token t of rank r has position
-(t // interleave * ranks + r) * interleave + t % interleave. Each rank lists its entries by ascending token, then -1 where
-it has fewer. An entry's place among all is the number of entries of lower position. Selection among the ordered scores then
-breaks ties by position, as it does on one GPU. Lists come side by side, or as this rank's and how far away its peers' are.
+The ranks take runs of `interleave` positions in turn: token t of rank r has position
+(t // interleave * ranks + r) * interleave + t % interleave. Each rank lists its entries by ascending token,
+then -1 where it has fewer. The place of an entry is the number of entries at lower positions. Selection among
+the ordered scores then breaks ties by position, as on one GPU. Lists are gathered in one tensor, or each is
+in the memory of its rank: then the operands are this rank's list and the distances to the others.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ else:
     torch = later("torch", globals())
 
 MOST_INTERLEAVE = 1 << 24
-# Entries of a row on all ranks that a kernel reads from their memory: 2048 of each of eight, whose tokens fill 64 KiB.
+# Entries per row that a kernel reads from the memory of all ranks: 2048 of each of eight. Their tokens fill
+# 64 KiB.
 MOST_LISTED = 1 << 14
-# Planes of entries: the score's bits, with three planes the token's id in the rank's cache, and last its number in the shard.
+# Planes of entries: bits of the score, with three planes the id in the rank's cache, and last the token's
+# number in the shard.
 SCORE, ID, TOKEN = 0, 1, -1
 
 
 def _not_ascending(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    """Tokens that do not ascend, or that follow a -1."""
+    """Tokens that do not ascend, or that come after a -1."""
     entries = o["rank_entries"]
     tokens = entries[..., TOKEN, :, :]
     wrong = torch.zeros_like(entries, dtype=torch.bool)
@@ -55,7 +58,8 @@ GATHERED = (
         ("ranks", "planes", "rows", "k"),
         "int32",
         align=4,
-        doc="of each rank: bits of the scores, with three planes ids in its cache, and numbers of tokens in its shard, -1 for none",
+        doc="of each rank: bits of the scores, with three planes ids in its cache, "
+        "and numbers of tokens in its shard, -1 for none",
         requires=_PLANES,
         values=_ASCEND,
     ),
@@ -67,7 +71,8 @@ ON_RANKS = (
         "int32",
         align=4,
         peers=PEER_DISTANCES,
-        doc="of this rank, as every rank has them: bits of the scores, with three planes ids in its cache, and numbers of tokens in its shard, -1 for none",
+        doc="of this rank, as every rank has them: bits of the scores, with three planes ids in its cache, "
+        "and numbers of tokens in its shard, -1 for none",
         requires=_PLANES,
         values=_ASCEND,
     ),
@@ -83,7 +88,7 @@ COMMON = (
         "int32",
         "scalar",
         limits=(0, INT32_MAX),
-        doc="from the first id of a rank to that of the next, with three planes",
+        doc="with three planes, the distance from the first id of a rank to that of the next",
     ),
     _ordered("ordered_scores", "bits of the scores by position; nothing is written past a row's entries"),
     _ordered(
@@ -94,7 +99,10 @@ FORMS = {"default": (*GATHERED, *COMMON), "peers": (*ON_RANKS, *COMMON)}
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    """Rows of different lengths; the last of several is empty, and of the first a rank has no token."""
+    """Draw rows of different lengths.
+
+    The last of several rows is empty, and a rank has no token of the first row.
+    """
     p, device = workload.params, generator.device
     ranks, rows, k, interleave = p["ranks"], p["rows"], p["k"], p["interleave"]
     entries = torch.full((ranks, p["planes"], rows, k), -1, dtype=torch.int32, device=device)
@@ -123,13 +131,13 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 
 def positions(tokens: torch.Tensor, interleave: int, rank: int, ranks: int) -> torch.Tensor:
-    """Positions in the whole context of a rank's tokens, which are numbered from 0."""
+    """Positions in the whole context of a rank's tokens. Tokens are numbered from 0."""
     runs = tokens.div(interleave, rounding_mode="floor")
     return (runs * ranks + rank) * interleave + tokens - runs * interleave
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """A sort of all entries of a row by position; -1 past them."""
+    """All entries of a row, sorted by position, then -1."""
     entries, interleave = gathered(inputs, "rank_entries").long(), int(inputs["interleave"])
     ranks, planes, rows, k = entries.shape
     scores = torch.full((rows, ranks * k), -1, dtype=torch.int32, device=entries.device)
@@ -153,7 +161,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Equality at every entry; no tolerance."""
+    """Require equality at every entry, without a tolerance."""
     result = Comparison()
     counts = (gathered(inputs, "rank_entries")[:, TOKEN] >= 0).sum(dim=(0, 2))
     there = torch.arange(expected["ordered_ids"].shape[1], device=counts.device) < counts[:, None]
@@ -164,12 +172,12 @@ def compare(
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
-    """Each entry once in and, of score and id, once out."""
+    """Each entry once in, and its score and id once out."""
     return 4.0 * dims["ranks"] * dims["rows"] * dims["k"] * (dims["planes"] + 2)
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """A comparison for each halving of each other rank's list."""
+    """A comparison for each search step in each other rank's list."""
     halvings = dims["k"].bit_length() * (dims["ranks"] - 1)
     return {"int32": float(dims["ranks"] * dims["rows"] * dims["k"] * halvings)}
 

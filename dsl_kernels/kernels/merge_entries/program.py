@@ -1,10 +1,11 @@
-"""Ranks' entries in order as a tile program: a thread an entry, which looks for its place in every other rank's list.
+"""Merging entries as a tile program: a thread finds the place of an entry in every other rank's list.
 
-Lists ascend, so the entries of another rank before one are found by halving: eleven reads for a list of 2048, of which
-those of neighbouring threads are the same at first. Nothing is sorted.
+Lists ascend, so binary search finds the entries of another rank that come before: eleven reads for a list of
+2048. The first reads of neighbouring threads are the same. Nothing is sorted.
 
-Of lists that lie side by side no CTA waits for another. From the ranks' own memory a cluster reads those of one row, each
-entry once and all of them at a time; every CTA is given the tokens, and its threads halve the lists in shared memory.
+With gathered lists no CTA waits for another. With lists in the memory of the ranks, a cluster reads the lists
+of one row: each entry once, with all loads in flight together. Every CTA gets the tokens, and its threads
+search the lists in shared memory.
 """
 
 from __future__ import annotations
@@ -26,16 +27,19 @@ TILES = 65535
 """CTAs along the second axis of a grid."""
 
 CTAS = Size(8, "CTAS")
-"""Of a cluster, which reads the lists of one row from the ranks."""
+"""CTAs of a cluster, which reads the lists of one row from the ranks."""
 
 KNOBS = (
-    Knob("threads", "n", ((256, 512), (128,)), "entries a CTA, one a thread"),
-    Knob("lists", "", (("gathered", "peers"),), "where the lists lie: side by side here, or each on its rank", plain="gathered"),
+    Knob("threads", "n", ((256, 512), (128,)), "entries per CTA, one per thread"),
+    Knob(
+        "lists", "", (("gathered", "peers"),),
+        "the place of lists: gathered in one tensor, or each on its rank", plain="gathered",
+    ),
 )  # fmt: skip
 
 
 class Kernel(Names):
-    """Operands and sizes by name."""
+    """Operands and sizes, by name."""
 
     rank_entries: Global
     ordered_scores: Global
@@ -49,7 +53,7 @@ class Kernel(Names):
 
 
 class PeerKernel(Kernel):
-    """The same, how far the ranks' entries lie from this rank's, and what a thread and a CTA hold of them."""
+    """The names of `Kernel`, the distances of ranks, and the buffers of a thread and of a CTA."""
 
     peer_distances: Global
     lists: View
@@ -62,7 +66,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     if k.lists == "peers":
         return _clustered(k)
     return Schedule(
-        roles=(Role("place", k.threads // 32, doc="an entry a thread"),),
+        roles=(Role("place", k.threads // 32, doc="an entry per thread"),),
         buffers=(),
         pipelines=(),
         mmas=(),
@@ -76,16 +80,20 @@ def _clustered(k: SimpleNamespace) -> Schedule:
 
     def own(name: str, doc: str) -> Buffer:
         return Buffer(
-            name, Space.REGISTER, (k.threads, each), "int32", role="place", per_thread=each, private=True, doc=doc
+            name, Space.REGISTER, (k.threads, each), "int32", role="place", per_thread=each, private=True,
+            doc=doc
         )  # fmt: skip
 
     return Schedule(
-        roles=(Role("place", k.threads // 32, doc="some entries a thread"),),
+        roles=(Role("place", k.threads // 32, doc="some entries per thread"),),
         buffers=(
-            Buffer("lists", Space.SHARED, (Size(MOST_LISTED, "LISTED"),), "int32", doc="tokens of all ranks' entries"),
-            own("tokens", "of a thread's entries"),
-            own("scores", "bits of their scores"),
-            own("names", "their ids in the rank's cache"),
+            Buffer(
+                "lists", Space.SHARED, (Size(MOST_LISTED, "LISTED"),), "int32",
+                doc="tokens of all ranks' entries"
+            ),
+            own("tokens", "tokens of a thread's entries"),
+            own("scores", "score bits of a thread's entries"),
+            own("names", "ids of a thread's entries in the rank's cache"),
         ),
         pipelines=(),
         mmas=(),
@@ -106,8 +114,8 @@ def _start(m: Recorder) -> None:
 def _place(m: Recorder) -> None:
     s = Kernel(m)
     leaf.place_entry(
-        m, s.ordered_scores, s.ordered_ids, s.rank_entries, m.block(0), m.block(1) * m.k.threads, s.ranks, s.planes, s.rows, s.k,
-        s.interleave, s.rank_stride, m.k.threads,
+        m, s.ordered_scores, s.ordered_ids, s.rank_entries, m.block(0), m.block(1) * m.k.threads, s.ranks,
+        s.planes, s.rows, s.k, s.interleave, s.rank_stride, m.k.threads,
     )  # fmt: skip
 
 
@@ -116,19 +124,20 @@ def _place_peers(m: Recorder) -> None:
     s = PeerKernel(m)
     step = CTAS * m.k.threads
     first = m.block(1) * m.k.threads
-    m.comment("No CTA stores to another that has not begun.")
+    m.comment("A CTA may store to another only after that CTA has started.")
     m.cluster_arrive(relaxed=True)
     leaf.read_peers(
-        m, s.tokens, s.scores, s.names, s.rank_entries, s.peer_distances, m.block(0), first, step, s.ranks, s.planes, s.rows, s.k,
+        m, s.tokens, s.scores, s.names, s.rank_entries, s.peer_distances, m.block(0), first, step, s.ranks,
+        s.planes, s.rows, s.k,
     )  # fmt: skip
     m.cluster_wait()
     leaf.share_tokens(m, m.cluster("lists"), s.tokens, first, step, s.ranks * s.k, CTAS)
-    m.comment("The last use of another CTA's memory is before this barrier.")
+    m.comment("The last use of another CTA's memory comes before this barrier.")
     m.cluster_arrive()
     m.cluster_wait()
     leaf.place_read(
-        m, s.ordered_scores, s.ordered_ids, s.lists, s.tokens, s.scores, s.names, m.block(0), first, step, s.ranks, s.planes,
-        s.k, s.interleave, s.rank_stride,
+        m, s.ordered_scores, s.ordered_ids, s.lists, s.tokens, s.scores, s.names, m.block(0), first, step,
+        s.ranks, s.planes, s.k, s.interleave, s.rank_stride,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What TileLang is told of merge_entries, whose leaves all have a text (dsl_kernels/device/text)."""
+"""TileLang's settings for merge_entries, whose leaves all have a text."""
 
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,

@@ -1,1 +1,1 @@
-"""The partial outputs that ranks of a sharded context leave, merged by their lse."""
+"""Partial outputs of the ranks of a sharded context, merged by their lse."""

@@ -1,1 +1,1 @@
-"""That CuTe DSL takes part in merge_outputs, whose leaves all have a text (dsl_kernels/device/text)."""
+"""CuTe DSL takes part in merge_outputs. Every leaf has a text."""

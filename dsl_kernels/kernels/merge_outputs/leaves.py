@@ -1,7 +1,8 @@
-"""Leaves of merging ranks' partial outputs, by their text: a warp merges one head of one row.
+"""Texts of the leaves of merging outputs: a warp merges one head of one row.
 
-Parts lie side by side, or each in its rank's memory. There a load takes longer than all else together, so a lane has
-those of all ranks under way before it uses one, in registers: for a host of `MOST_PEERS` GPUs.
+Parts are gathered in one tensor, or each is in the memory of its rank. From there a load takes longer than
+all else together. So a lane has the loads from all ranks in flight before it uses one, in registers for a
+host of `MOST_PEERS` GPUs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ VECTOR = 8
 PIECES = LATENT_DIM // (VECTOR * WARP)
 WORDS = VECTOR // 2
 LOG2_E = 1 / math.log(2)
-# Less than any score: a row without keys has it for its peak, so that nothing is -inf less -inf.
+# Less than any score. It is the peak of a row without keys, so that nothing computes -inf minus -inf.
 LOWEST = -3.0e38
 
 
@@ -37,9 +38,9 @@ def merge_head(
     lses: Global[Float32], attn_sink: Global[Float32], first: Int32, ranks: Int32, rows: Int32, heads: Int32,
     lse_scale: Float32, warps: int,
 ) -> None:  # fmt: skip
-    """Merge head `first` + warp of all rows' heads. Sums go by rank, so that every rank rounds alike.
+    """Merge head `first` + warp of all rows. Sums have the order of ranks, so all ranks round alike.
 
-    The sink may be infinite or far above all scores: its share then overflows to infinity, and out is 0.
+    A sink may be infinite or far above all scores. Its share then overflows to infinity, and out is 0.
     """
     number = first + m.warp
     if number < rows * heads:
@@ -81,12 +82,12 @@ def merge_head(
 @by_text
 def merge_peers_head(
     m: LeafRecorder, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], outs: Global[BFloat16],
-    lses: Global[Float32], peer_distances: Global[Int64], attn_sink: Global[Float32], first: Int32, ranks: Int32, rows: Int32,
-    heads: Int32, lse_scale: Float32, warps: int,
+    lses: Global[Float32], peer_distances: Global[Int64], attn_sink: Global[Float32], first: Int32,
+    ranks: Int32, rows: Int32, heads: Int32, lse_scale: Float32, warps: int,
 ) -> None:  # fmt: skip
-    """Merge head `first` + warp of all rows' heads from the ranks' own memory, by the same sums.
+    """Merge head `first` + warp of the heads of all rows from the memory of the ranks, with the same sums.
 
-    Loads of all ranks are under way together.
+    The loads from all ranks are in flight together.
     """
     number = first + m.warp
     if number < rows * heads:

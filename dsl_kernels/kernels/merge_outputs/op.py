@@ -1,4 +1,4 @@
-"""Torch op of merging ranks' partial outputs of attention."""
+"""Torch ops that merge the partial attention outputs of ranks."""
 
 from __future__ import annotations
 
@@ -25,21 +25,25 @@ def merge_outputs(
     arch: str | None = None,
     workspace: Workspace | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over all keys, from attention of each rank over its own.
+    """Merge the attention of each rank over its own keys into attention over all keys.
 
-    Sums go by rank, in float32, so that every rank gets the same bits.
+    Sums are in float32 and in the order of ranks, so every rank gets the same bits.
 
     Args:
-        outs: [ranks, rows, heads, 512] bfloat16, without a sink; ranks, rows and heads at any stride of a multiple of 8.
-        lses: [ranks, rows, heads] float32, in base 2, -inf where a rank has no key; ranks and rows at any stride.
-        attn_sink: [heads] float32, natural-log logits that join the denominator of `out`, once; may be infinite.
-        lse_scale: multiplies `lse`: 1 leaves it in base 2, ln 2 gives base e.
+        outs: [ranks, rows, heads, 512] bfloat16, without a sink. The strides of ranks, rows and heads are
+            multiples of 8.
+        lses: [ranks, rows, heads] float32, in base 2, -inf where a rank has no key; ranks and rows at any
+            stride.
+        attn_sink: [heads] float32, natural-log logits that join the denominator of `out`, once. They may be
+            infinite.
+        lse_scale: factor of `lse`: 1 leaves `lse` in base 2, ln 2 gives base e.
         out: [rows, heads, 512] bfloat16 to write into; must not overlap an input.
         lse: [rows, heads] float32 to write into.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:
-        `out`, rounded once and 0 where no rank has a key, and `lse`, without the sink and -inf there.
+        `out`, rounded once, and `lse` without the sink. Where no rank has a key, `out` is 0 and `lse` is
+        -inf.
 
     Raises:
         ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device.
@@ -67,31 +71,34 @@ def merge_peer_outputs(
     arch: str | None = None,
     workspace: Workspace | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`merge_outputs` of parts that lie in the memory of the ranks, where the kernel reads them.
+    """`merge_outputs` of parts in the memory of the ranks, where the kernel reads them.
 
-    Every rank has written its parts at the same place of its memory, and passed a barrier, before any rank calls this; none
-    writes there again before all calls have ended. The bits are those of `merge_outputs`.
+    Before any rank calls this op, every rank has written its parts at the same place of its memory and has
+    passed a barrier. No rank writes there again before all calls have ended. The bits are those of
+    `merge_outputs`.
 
     Args:
-        outs: [rows, heads, 512] bfloat16, this rank's, as `merge_outputs` takes each rank's; its first two axes at any stride
-            of a multiple of 8, the same on every rank.
-        lses: [rows, heads] float32, this rank's; rows at any stride, the same on every rank.
-        peer_distances: [ranks] int64 on the GPU, how many bytes from this rank's memory each rank's lies, 0 for its own: with torch's
-            symmetric memory `buffer_ptrs[r] - buffer_ptrs[rank]`. Multiples of 16; at most 8 ranks.
-        attn_sink, lse_scale, out, lse: as `merge_outputs`.
+        outs: [rows, heads, 512] bfloat16, the part of this rank, as in `merge_outputs`. The strides of the
+            first two axes are multiples of 8, and the same on every rank.
+        lses: [rows, heads] float32, of this rank; rows at any stride, the same on every rank.
+        peer_distances: [ranks] int64 on the GPU, the distance in bytes from this rank's memory to each rank's
+            memory, 0 for this rank: with torch's symmetric memory `buffer_ptrs[r] - buffer_ptrs[rank]`.
+            Multiples of 16; at most 8 ranks.
+        attn_sink, lse_scale, out, lse: as for `merge_outputs`.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:
-        `out` and `lse` of all ranks, as `merge_outputs`.
+        `out` and `lse` of all ranks, as from `merge_outputs`.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device. Distances are read on the device: others
-            than these are an error off the GPU and with DSL_KERNELS_CHECK_VALUES, undefined without.
+        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device. Kernels read distances
+            on the device. Wrong distances are an error off the GPU and with DSL_KERNELS_CHECK_VALUES, and
+            undefined otherwise.
         NoVariantError: more than 8 ranks, or other sizes that no generated variant accepts.
     """
     operands: dict[str, Any] = {
-        "outs": outs, "lses": lses, "peer_distances": peer_distances, "attn_sink": attn_sink, "lse_scale": lse_scale,
-        "out": out, "lse": lse,
+        "outs": outs, "lses": lses, "peer_distances": peer_distances, "attn_sink": attn_sink,
+        "lse_scale": lse_scale, "out": out, "lse": lse,
     }  # fmt: skip
     run("merge_outputs", "peers", operands, executor, variant, arch, workspace)
     return operands["out"], operands["lse"]

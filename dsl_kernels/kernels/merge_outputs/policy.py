@@ -1,4 +1,4 @@
-"""How merging partial outputs ranks; there is one variant a DSL."""
+"""How variants of merging outputs rank."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...tile.lang import Counts, Policy, Schedule
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """All sizes decide."""
+    """All sizes."""
     return {name: dims[name] for name in ("ranks", "rows", "heads")}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """Out and lse of a CTA's heads, of every rank in and once out."""
+    """Out and lse of a CTA's heads: from every rank in, and once out."""
     part = k.warps * (2 * LATENT_DIM + 4)
     return Counts(loaded=dims["ranks"] * part, stored=part)
 

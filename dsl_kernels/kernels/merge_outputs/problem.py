@@ -1,8 +1,9 @@
-"""Partial outputs of attention over shards of the keys, merged in the order of the ranks into attention over all.
+"""Partial outputs of attention over shards of the keys, merged into attention over all keys.
 
-Each rank gives out and lse of its own keys; a rank without keys gives (0, -inf). They are weighted in fp32 and rounded
-once. The sink joins the denominator of out here, once, and not the lse. Parts come side by side, or as this rank's and how
-far away its peers' are.
+Each rank gives out and lse of its own keys. A rank without keys gives (0, -inf). The merge weighs parts in
+fp32 in the order of ranks, and rounds once. The sink joins the denominator of out here, once, and does not
+join the lse. Parts are gathered in one tensor, or
+each is in the memory of its rank: then the operands are this rank's part and the distances to the others.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ else:
 
 # Half a unit in the last place of bf16, with room for the approximate exponentials of the weights.
 ROUNDING = 2.0**-8 * 1.01
-# Of the largest element of a row on any rank: what weights and sums in fp32 add where parts cancel.
+# The error of weights and sums in fp32 where parts cancel, relative to the largest element of a row on any
+# rank.
 ARITHMETIC = 2.0**-20
 LSE_ERROR = 1e-5
 
@@ -60,7 +62,7 @@ ON_RANKS = (
         strides=axis_strides("lses", "t"),
         align=4,
         peers=PEER_DISTANCES,
-        doc="base-2 log-sum-exp of the scores of this rank's keys, -inf where it has none, as every rank has it",
+        doc="base-2 log-sum-exp of the scores of this rank's keys, -inf without keys, as every rank has it",
     ),
     DISTANCES,
 )
@@ -73,20 +75,24 @@ COMMON = (
         doc="natural-log logit that joins the denominator of out; -inf: none",
         default=-math.inf,
     ),
-    OperandSpec("lse_scale", (), "float32", "scalar", doc="multiplies lse: 1 for base 2, ln 2 for base e"),
+    OperandSpec("lse_scale", (), "float32", "scalar", doc="factor of lse: 1 for base 2, ln 2 for base e"),
     OperandSpec("out", ("rows", "heads", LATENT_DIM), "bfloat16", "out", doc="attention over all keys"),
     OperandSpec(
-        "lse", ("rows", "heads"), "float32", "out", align=4, doc="of all keys, without the sink; -inf without keys"
+        "lse", ("rows", "heads"), "float32", "out", align=4,
+        doc="log-sum-exp of all keys, without the sink; -inf without keys",
     ),
 )  # fmt: skip
 FORMS = {"default": (*GATHERED, *COMMON), "peers": (*ON_RANKS, *COMMON)}
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    """Normal outputs. A head of the first row has keys on no rank, others on some; a sink is infinite, one is far above all."""
+    """Draw normal outputs, with infinite sinks and sinks far above all scores.
+
+    A head of the first row has keys on no rank. Other heads have keys on some ranks.
+    """
     p, device = workload.params, generator.device
     ranks, rows, heads = p["ranks"], p["rows"], p["heads"]
-    # In one buffer of bytes a rank, as an exchange leaves them: outputs, and lse after them.
+    # One buffer of bytes per rank, as after an exchange: outputs, then lse.
     size = rows * heads * LATENT_DIM
     held = torch.zeros(ranks, size + -(-2 * rows * heads // 8) * 8, dtype=torch.bfloat16, device=device)
     outs = held[:, :size].view(ranks, rows, heads, LATENT_DIM)
@@ -120,7 +126,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Shares of the ranks in float64."""
+    """The merged outputs, with shares of ranks in float64."""
     outs, lses = (gathered(inputs, name).double() for name in ("outs", "lses"))
     lses = lses * math.log(2)
     total = lses.logsumexp(dim=0)
@@ -133,7 +139,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Each element within one rounding to bf16 of the reference, and lse within the fp32 of its sums."""
+    """Require each element within one rounding to bf16 of the reference, and lse within 1e-5."""
     result = Comparison()
     out, lse = outputs["out"].double(), outputs["lse"].double()
     largest = gathered(inputs, "outs").double().abs().amax(dim=(0, 3))[..., None]
@@ -148,12 +154,12 @@ def compare(
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
-    """Every part once in, the result once out."""
+    """Every part once in, and the result once out."""
     return dims["rows"] * dims["heads"] * (2.0 * LATENT_DIM + 4.0) * (dims["ranks"] + 1)
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """A product and a sum an element of each part."""
+    """A product and a sum per element of each part."""
     return {"float32": 2.0 * dims["ranks"] * dims["rows"] * dims["heads"] * LATENT_DIM}
 
 

@@ -1,4 +1,4 @@
-"""Ranks' partial outputs merged as a tile program: a warp takes one head of one row, a lane 16 of its dims."""
+"""Merging outputs as a tile program: a warp takes one head of one row, a lane takes 16 of its dims."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from ...tile.text import Global, Recorder, ceildiv, dim
 from . import leaves as leaf
 
 KNOBS = (
-    Knob("warps", "w", ((4,), (1, 8)), "heads a CTA, one a warp"),
-    Knob("parts", "", (("gathered", "peers"),), "where the parts lie: side by side here, or each on its rank", plain="gathered"),
+    Knob("warps", "w", ((4,), (1, 8)), "heads per CTA, one per warp"),
+    Knob(
+        "parts", "", (("gathered", "peers"),),
+        "the place of parts: gathered in one tensor, or each on its rank", plain="gathered",
+    ),
 )  # fmt: skip
 
 
 class Kernel(Names):
-    """Operands, sizes and scalars by name."""
+    """Operands, sizes and scalars, by name."""
 
     outs: Global
     lses: Global
@@ -36,14 +39,14 @@ class Kernel(Names):
 
 
 class PeerKernel(Kernel):
-    """The same, and how far the ranks' parts lie from this rank's."""
+    """The names of `Kernel`, and the distances of ranks."""
 
     peer_distances: Global
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return Schedule(
-        roles=(Role("merge", k.warps, doc="a head of a row a warp"),),
+        roles=(Role("merge", k.warps, doc="a head of a row per warp"),),
         buffers=(),
         pipelines=(),
         mmas=(),
@@ -62,8 +65,8 @@ def _start(m: Recorder) -> None:
 def _merge(m: Recorder) -> None:
     s = Kernel(m)
     leaf.merge_head(
-        m, s.out, s.lse, s.outs, s.lses, s.attn_sink, m.block(0) * m.k.warps, s.ranks, s.rows, s.heads, s.lse_scale,
-        m.k.warps,
+        m, s.out, s.lse, s.outs, s.lses, s.attn_sink, m.block(0) * m.k.warps, s.ranks, s.rows, s.heads,
+        s.lse_scale, m.k.warps,
     )  # fmt: skip
 
 
@@ -71,8 +74,8 @@ def _merge(m: Recorder) -> None:
 def _merge_peers(m: Recorder) -> None:
     s = PeerKernel(m)
     leaf.merge_peers_head(
-        m, s.out, s.lse, s.outs, s.lses, s.peer_distances, s.attn_sink, m.block(0) * m.k.warps, s.ranks, s.rows, s.heads,
-        s.lse_scale, m.k.warps,
+        m, s.out, s.lse, s.outs, s.lses, s.peer_distances, s.attn_sink, m.block(0) * m.k.warps, s.ranks,
+        s.rows, s.heads, s.lse_scale, m.k.warps,
     )  # fmt: skip
 
 

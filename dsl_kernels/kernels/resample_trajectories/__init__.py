@@ -1,1 +1,1 @@
-"""Trajectories resampled at other times, by linear interpolation."""
+"""Resampling of trajectories at other times, by linear interpolation."""

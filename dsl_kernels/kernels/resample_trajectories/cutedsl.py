@@ -1,1 +1,1 @@
-"""Leaves of trajectory resampling in CuTe DSL: each has a text (dsl_kernels/device/text), and this file says that the DSL takes part."""
+"""CuTe DSL takes part in resampling of trajectories. Every leaf has a text."""

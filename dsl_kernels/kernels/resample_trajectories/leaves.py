@@ -1,6 +1,6 @@
-"""Leaves of trajectory resampling by their text: a thread places one target, then all threads blend pieces of rows.
+"""Texts of the leaves of resampling: a thread places one target, then all threads blend pieces of rows.
 
-A piece is 1 or 8 neighbouring elements of a row, which a thread holds in words.
+A piece is 1 or 8 neighbouring elements of a row. A thread holds it in words.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ...tile.leaf_text import WARP, by_text
 from ...tile.text import maximum, minimum, select
 
 PIECES = 4
-"""Pieces of rows, or last times, that a thread has on their way at once."""
+"""Pieces of rows, or last times, that a thread has in flight at once."""
 STAGED_PIECES = 8
-"""Pieces of rows on their way into shared memory at once, of a thread."""
+"""Pieces of rows that a thread has in flight to shared memory at once."""
 AHEAD = 4096
-"""Times that a CTA has on their way at once, no more than 32 a thread."""
+"""Times that a CTA has in flight at once, at most 32 per thread."""
 HALF = WARP // 2
 
 
@@ -40,7 +40,7 @@ def read_target(
     m: LeafRecorder, t: Sets[Float32], tgt_times: Global[Float32], row: Int32, total: Int32, first: Int32,
     left: Int32,
 ) -> None:  # fmt: skip
-    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    """Read the target time of each thread, from target `first` of `total` on; NaN past the `left` targets."""
     t = math.nan
     if m.thread < left:
         t = tgt_times.row("times", row, total, first)[m.thread]
@@ -51,7 +51,7 @@ def stage_times(
     m: LeafRecorder, times: Shared[Float32], src_times: Global[Float32], row: Int32, n: Int32, first: Int32,
     count: Int32, threads: int,
 ) -> None:  # fmt: skip
-    """`count` times of a trajectory from row `first` on into shared memory."""
+    """Copy `count` times of a trajectory from row `first` on into shared memory."""
     source, each = src_times.row("source", row, n, first), min(AHEAD // threads, 32)
     held = m.local("held", each, "float32")
     whole = count // (each * threads) * (each * threads)
@@ -71,7 +71,10 @@ def stage_times(
 
 @recorded
 def _upper_bound(m, times, count, t):
-    """How many of the first `count` ascending times are at most `t`; every lane makes as many steps."""
+    """How many of the first `count` ascending times are at most `t`.
+
+    All lanes make the same number of steps.
+    """
     found: Int32 = 0
     step: Int32 = 1 << (31 - clz(count))
     while step > 0:
@@ -84,7 +87,7 @@ def _upper_bound(m, times, count, t):
 
 @recorded
 def _keep(m, place, weight, times, first, count, upper, t):
-    """Keep the upper row of a target and its share; a NaN target's share is NaN."""
+    """Store the upper row of a target and the share of that row. A NaN target has a NaN share."""
     at = minimum(maximum(upper, 1), count - 1)
     low = times[at - 1]
     high = times[at]
@@ -100,7 +103,7 @@ def place_staged(
     m: LeafRecorder, place: Shared[Int32], weight: Shared[Float32], times: Shared[Float32], first: Int32,
     count: Int32, t: Float32,
 ) -> None:  # fmt: skip
-    """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
+    """Find the upper row of each thread's target, and its weight, in staged times of rows from `first` on."""
     _keep(m, place, weight, times, first, count, _upper_bound(m, times, count, t), t)
 
 
@@ -109,14 +112,17 @@ def place_in_global(
     m: LeafRecorder, place: Shared[Int32], weight: Shared[Float32], src_times: Global[Float32], row: Int32,
     n: Int32, t: Float32,
 ) -> None:  # fmt: skip
-    """The upper row of each thread's target and its weight, from the times in global memory."""
+    """Find the upper row of each thread's target, and its weight, in times in global memory."""
     times = src_times.row("times", row, n)
     _keep(m, place, weight, times, 0, n, _upper_bound(m, times, n, t), t)
 
 
 @recorded
 def _upper_bound_by_lanes(m, times, count, t, lanes):
-    """`_upper_bound` of a target that so many neighbouring lanes share: each round looks at a time a lane."""
+    """`_upper_bound` of a target that `lanes` neighbouring lanes share.
+
+    In a round each lane reads one time.
+    """
     begin: Int32 = 0
     end: Int32 = count
     while begin < end if lanes == WARP else any_lane(begin < end):
@@ -137,7 +143,10 @@ def place_by_warp(
     m: LeafRecorder, place: Shared[Int32], weight: Shared[Float32], times: Shared[Float32], count: Int32,
     t: Float32,
 ) -> None:  # fmt: skip
-    """The upper row of each thread's target and its weight, by all lanes of a warp: 32 times a round, a target after the other."""
+    """Find the upper row of each thread's target, and its weight, with all lanes of a warp.
+
+    The warp takes one target after the other, and a round reads 32 times.
+    """
     upper: Int32 = 0
     for i in rolled(WARP):
         target = float_of(shuffle(bits_of(t), i))
@@ -149,7 +158,7 @@ def place_by_warp(
 
 @by_text
 def bound_warps(m: LeafRecorder, bounds: Shared[Float32], t: Float32, warps: int) -> None:
-    """The least and the largest target of each warp; NaN does not count."""
+    """Find the least and the largest target of each warp; NaN does not count."""
     least = -max_of_lanes(-t)
     largest = max_of_lanes(t)
     if m.lane == 0:
@@ -162,10 +171,10 @@ def find_window(
     m: LeafRecorder, first: Sets[Int32], count: Sets[Int32], bounds: Shared[Float32], warps: int,
     src_times: Global[Float32], row: Int32, n: Int32,
 ) -> None:  # fmt: skip
-    """The rows whose times decide all of the CTA's targets: at least two."""
+    """Find the rows whose times decide all targets of the CTA: at least two rows."""
     least = -max_of_lanes(-bounds[m.lane % warps])
     largest = max_of_lanes(bounds[warps + m.lane % warps])
-    # Both at once: a half of the warp each, so that their reads wait together.
+    # Each half of the warp looks for one of the two, so that their reads wait together.
     t = select(m.lane < HALF, least, largest)
     found = _upper_bound_by_lanes(m, src_times.row("times", row, n), n, t, HALF)
     low = shuffle(found, 0)
@@ -176,7 +185,7 @@ def find_window(
 
 @by_text
 def keep_targets(m: LeafRecorder, marks: Shared[Float32], t: Float32) -> None:
-    """Every thread's target where all threads see it."""
+    """Store every thread's target for all threads."""
     marks[m.thread] = t
 
 
@@ -184,12 +193,13 @@ def keep_targets(m: LeafRecorder, marks: Shared[Float32], t: Float32) -> None:
 def see_order(
     m: LeafRecorder, ascend: Sets[Boolean], marks: Shared[Float32], left: Int32, targets: int
 ) -> None:
-    """Whether the tile's targets, those before the last, ascend; NaN does not."""
+    """Find whether the tile's `left` targets ascend; NaN does not."""
     wrong: Boolean = False
     for i in unrolled(0, targets, WARP):
         at = i + m.lane
         if at < left:
-            # Two tests: what is not at least the one before it may be taken to be below it.
+            # Two tests: compilers may turn "not at least the one before" into "below it", which is false for
+            # NaN.
             wrong |= is_nan(marks[at]) | (marks[at] < marks[maximum(at - 1, 0)])
     ascend = ~any_lane(wrong)
 
@@ -199,7 +209,7 @@ def stage_stretch(
     m: LeafRecorder, rows: Shared[BFloat16], data: Global[BFloat16], row: Int32, n: Int32, d: Int32,
     first: Int32, count: Int32, vector: int, threads: int,
 ) -> None:  # fmt: skip
-    """`count` rows of a trajectory from row `first` on into shared memory, one behind the other."""
+    """Copy `count` rows of a trajectory from row `first` on into shared memory, one after the other."""
     source, words = data.row("source", (row, first), (n, d)), _words(vector)
     held = m.local("held", STAGED_PIECES * words, "uint32")
     pieces: Int32 = count * d // vector
@@ -217,7 +227,7 @@ def pass_targets(
     m: LeafRecorder, upto: Sets[Int32], marks: Shared[Float32], left: Int32, times: Shared[Float32],
     rows: Int32, last: Boolean, targets: int,
 ) -> None:  # fmt: skip
-    """How many of the ascending targets the staged rows and those before them decide: all, at the last rows."""
+    """Count the ascending targets that staged and earlier rows decide: all targets, at the last rows."""
     passed: Int32 = 0
     end = times[rows - 1]
     for i in unrolled(0, targets, WARP):
@@ -234,7 +244,7 @@ def blend_staged(
     d: Int32, first: Int32, done: Int32, upto: Int32, place: Shared[Int32], weight: Shared[Float32],
     vector: int, threads: int,
 ) -> None:  # fmt: skip
-    """blend of the targets from `done` to `upto`, whose rows are staged."""
+    """Blend the targets from `done` to `upto`, whose rows are staged."""
 
     def row_of(title, upper):
         return rows.part(title, upper * d)
@@ -248,7 +258,7 @@ def blend(
     total: Int32, d: Int32, first: Int32, left: Int32, place: Shared[Int32], weight: Shared[Float32],
     targets: int, vector: int, threads: int,
 ) -> None:  # fmt: skip
-    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    """Write the rows of targets: the weighted mean of two rows, or one of the two as it is."""
 
     def row_of(title, upper):
         return data.row(title, (row, upper), (n, d))
@@ -259,7 +269,7 @@ def blend(
 
 @recorded
 def _blend(m, out, row_of, row, total, d, first, begin, end, place, weight, vector, threads):
-    """The targets from `begin` to `end`, a piece a thread and turn; `row_of` names a row."""
+    """Blend the targets from `begin` to `end`, a piece per thread and turn. `row_of` gives a row."""
     words = _words(vector)
     low, high = (m.local(title, PIECES * words, "uint32") for title in ("low", "high"))
     width: Int32 = d // vector
@@ -298,13 +308,13 @@ def _blend(m, out, row_of, row, total, d, first, begin, end, place, weight, vect
 
 
 def _words(vector):
-    """Words of a piece."""
+    """Words per piece."""
     return max(vector // 2, 1)
 
 
 @recorded
 def _onwards(m, row: Changes[Int32], column: Changes[Int32], step, rest, width):
-    """The row and column of the piece that lies `step * width + rest` pieces behind this one."""
+    """Move the row and column on by `step * width + rest` pieces."""
     row += step
     column += rest
     if column >= width:

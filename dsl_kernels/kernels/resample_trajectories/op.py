@@ -23,21 +23,21 @@ def resample_trajectories(
     arch: str | None = None,
     workspace: Workspace | None = None,
 ) -> torch.Tensor:
-    """Rows of each trajectory at other times, interpolated linearly between the two rows that enclose each time.
+    """Resample each trajectory at other times, by linear interpolation between the two rows around each time.
 
     Args:
-        data: [b, n, d] bfloat16, n at least 2; rows of d a multiple of 8 are read 16 bytes at a time.
-        src_times: [b, n] float32, finite and ascending along a trajectory. Times may repeat: at a repeated time the last
-            of its rows counts, or the row before the last where they end the trajectory. Kernels do not look: at times
-            in another order, rows come out that lie anywhere in the trajectory.
-        tgt_times: [b, m] float32, in any order; sorted ones read neighbouring rows. A time before the first row or after
-            the last takes that row, an infinite one too; NaN gives a row of NaN.
+        data: [b, n, d] bfloat16, n at least 2. Kernels read rows 16 bytes at a time if d is a multiple of 8.
+        src_times: [b, n] float32, finite and ascending along a trajectory. Times may repeat: at a repeated
+            time the last of its rows counts, or the row before the last where these rows end the trajectory.
+            Kernels do not check the order: other orders give rows from anywhere in the trajectory.
+        tgt_times: [b, m] float32, in any order; sorted times read neighbouring rows. A time before the first
+            row or after the last, also an infinite time, takes that row. NaN gives a row of NaN.
         out: [b, m, d] bfloat16 to write into; must not overlap an input.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:
-        [b, m, d] bfloat16: the weighted mean in float32, rounded once. A target at a time of the trajectory takes its row
-        bit for bit, whatever the neighbour holds.
+        [b, m, d] bfloat16: the weighted mean in float32, rounded once. A target at a time of the trajectory
+        takes the row of that time bit for bit, whatever the neighbour holds.
 
     Raises:
         ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device, or fewer than two rows.

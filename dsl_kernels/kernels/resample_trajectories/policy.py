@@ -1,4 +1,4 @@
-"""Which variants of resampling are worth having, and how they rank."""
+"""The variants of resampling that are committed, and how variants rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...tile.lang import Counts, Policy, Schedule
 from . import leaves as leaf
 from .program import resident_ctas
 
-# (search, targets, vector) of the committed set: a ladder from the plain kernel on, then what the tables use.
+# (search, targets, vector) of the committed set: steps from the plain kernel on, then what the tables use.
 COMMITTED = (
     ("global", 128, 1),
     ("staged", 128, 1),
@@ -30,7 +30,7 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
 
 
 def _times(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
-    """Times that a CTA's searches read, of targets that are sorted."""
+    """Times that the searches of a CTA read, where targets are sorted."""
     if k.search == "global":
         return min(k.targets, dims["m"]) * dims["n"].bit_length()
     return (
@@ -41,14 +41,14 @@ def _times(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """A target's time, the times that its search reads, two rows in, or all rows of those times, and one out."""
+    """Per target its time, the times of its search, two rows in (or all rows of these times), one row out."""
     targets, row = min(k.targets, dims["m"]), 2 * dims["d"]
     rows = _times(k, dims) if k.search == "merge" else 2 * targets
     return Counts(loaded=4 * targets + 4 * _times(k, dims) + row * rows, stored=row * targets)
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
-    """Microseconds of a wave that the bytes do not show: what waits for memory, or for the slowest thread of a CTA."""
+    """Microseconds of a wave beyond its bytes: waits for memory, and for the slowest thread of a CTA."""
     rounds, ctas = dims["n"].bit_length(), dims["b"] * -(-dims["m"] // k.targets)
     beside = min(resident_ctas(k, gpu.arch), -(-ctas // gpu.sms))
     staging = 4 * _times(k, dims) * beside / (gpu.l2_gbps * 1e3 / gpu.sms)

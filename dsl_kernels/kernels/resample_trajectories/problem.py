@@ -1,10 +1,10 @@
-"""Trajectories sampled at other times: each target time takes the two rows that enclose it, interpolated linearly.
+"""Resampling of trajectories: a target time gets the linear interpolation of the two rows around it.
 
-A trajectory is `n` rows of `d` bf16 values at ascending fp32 times. A target between two times gets their weighted mean,
-computed in fp32 and rounded once; a target outside the trajectory gets its first or last row, bit for bit, as does a target
-that meets a time exactly. Of equal times the last counts, so that two equal times at the very end give the row before the
-last; a NaN target gives NaN rows. Times must ascend and be finite: other times take rows of the same trajectory, which
-rows is not defined.
+A trajectory is `n` rows of `d` bf16 values at ascending fp32 times. A target between two times gets the
+weighted mean of their rows, computed in fp32 and rounded once. A target outside the trajectory gets its first
+or last row, bit for bit. A target that equals a time gets the row of that time, bit for bit. Of equal times
+the last counts, so two equal times at the very end give the row before the last. A NaN target gives a row of
+NaN. Times must ascend and be finite. Other times take undefined rows of the same trajectory.
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ OPERANDS = (
         ),
     ),
     OperandSpec("tgt_times", ("b", "m"), "float32", align=4, doc="times to sample at, in any order"),
-    OperandSpec("out", ("b", "m", "d"), "bfloat16", "out", doc="a row a target time"),
+    OperandSpec("out", ("b", "m", "d"), "bfloat16", "out", doc="a row per target time"),
 )
 
-# What fp32 arithmetic on the weights and rows may add to the final rounding, of the largest value of a trajectory.
+# The error that fp32 arithmetic on weights and rows may add to the final rounding, relative to the largest
+# value of a trajectory.
 ARITHMETIC = 2.0**-20
-# Half a unit in the last place of bf16, which has eight significant bits; with room for the reference itself.
+# Half a unit in the last place of bf16, which has eight significant bits, with room for the reference's own
+# error.
 ROUNDING = 2.0**-8 * 1.01
 
 
@@ -75,7 +77,7 @@ def _sorted_times(kind: str, b: int, n: int, generator: torch.Generator) -> torc
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    """Ascending times with gaps; targets within, at times exactly, and outside, in order or not."""
+    """Draw ascending times with gaps, and targets between times, at times and outside, in order or not."""
     p, device = workload.params, generator.device
     b, n, m, d = p["b"], p["n"], p["m"], p["d"]
     src = _sorted_times(p.get("times", "spread"), b, n, generator)
@@ -98,7 +100,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 
 def neighbours(src_times: torch.Tensor, tgt_times: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The upper of the two rows of each target, and its weight in float64: 0 takes the lower row, 1 the upper.
+    """The upper row of each target, and its weight in float64: 0 takes the lower row, 1 the upper row.
 
     Args:
         src_times: [b, n] float32. tgt_times: [b, m] float32.
@@ -126,7 +128,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Each element within one rounding to bf16 of the reference; NaN and infinities where the reference has them."""
+    """Require each element within one rounding to bf16 of the reference, with its NaN and infinities."""
     result = Comparison()
     got, wanted = outputs["out"].double(), expected["out"]
     result.demand("NaN where the reference is", torch.equal(got.isnan(), wanted.isnan()))
@@ -140,23 +142,29 @@ def compare(
 
 
 def rows_read(n: int, m: int) -> float:
-    """Distinct rows, of `n`, that `m` targets lie between where these are drawn evenly: neighbours share rows."""
+    """The expected number of distinct rows, of `n`, around `m` evenly drawn targets.
+
+    Neighbours share rows.
+    """
     return n * (1.0 - (1.0 - 2.0 / n) ** m)
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
-    """Each row that targets lie between once, each target's sector of times (no more than there are), every result once."""
+    """Each row around a target once, each target's sector of times (at most all times), every result once."""
     b, n, m, d = (dims[name] for name in ("b", "n", "m", "d"))
     return b * (4.0 * (min(8 * m, n) + m) + 2.0 * d * (rows_read(n, m) + m))
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """Two products and a sum an element."""
+    """Two products and a sum per element."""
     return {"float32": 3.0 * dims["b"] * dims["m"] * dims["d"]}
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Trajectories of 4096 rows of 32 at 1024 times; serving adds other orders of targets, widths and lengths; wide all."""
+    """Trajectories of 4096 rows of 32 at 1024 times.
+
+    The grid "serving" adds other orders of targets, widths and lengths. The grid "wide" combines many sizes.
+    """
     if grid == "wide":
         for b, n, m, d in product((1, 3, 16, 37, 64, 200, 512), (1024, 4096), (1024, 8192), (32, 64)):
             yield "default", {"b": b, "n": n, "m": m, "d": d}

@@ -1,9 +1,10 @@
-"""Resampling as a tile program: a CTA takes a tile of one trajectory's targets, a thread a target.
+"""Resampling as a tile program: a CTA takes a tile of one trajectory's targets, a thread takes a target.
 
-Each thread finds its target among the times, then all threads together blend the rows, neighbouring threads
-neighbouring pieces. How a target is found is a knob, from the plain search to the one that serves trajectories of any
-length: the tile's least and largest target bound a window of times, which is staged if it fits. A tile whose targets
-ascend can be merged with its window instead: stretches of the trajectory come by, times and rows, each row once.
+Each thread finds its target among the times. Then all threads together blend the rows: neighbouring threads
+have neighbouring pieces. The knob `search` says how a target is found. The plain search reads global memory.
+The search for trajectories of any length bounds a window of times by the tile's least and largest target, and
+stages the window if it fits. A tile whose targets ascend can be merged with its window: stretches of times
+and rows go through shared memory, each row once.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from ...tile.text import Changes, Global, Recorder, Value, View, ceildiv, dim, m
 from . import leaves as leaf
 
 STAGED = Size(8192, "STAGED")
-"""Times that a CTA stages: 32 KiB, so that several CTAs share an SM."""
+"""Times that a CTA stages: 32 KiB, so several CTAs share an SM."""
 
 STRETCH = Size(1024, "STRETCH")
 STRETCH_ELEMENTS = Size(16384, "STRETCH_ELEMENTS")
-"""A stretch that is merged: rows whose times are staged, and elements of rows, 32 KiB."""
+"""A stretch that is merged: at most STRETCH rows and STRETCH_ELEMENTS elements, 32 KiB."""
 
 TILES = 65535
 """CTAs along the second axis of a grid."""
@@ -35,16 +36,17 @@ KNOBS = (
         "search",
         "",
         (("staged", "global", "warp", "window", "merge"),),
-        "where targets are found: staged times, times in global memory, staged times by whole warps, a staged window, "
-        "stretches of staged times and rows that are merged with ascending targets",
+        "where targets are found; staged: staged times; global: times in global memory; "
+        "warp: staged times, by whole warps; window: a staged window; "
+        "merge: staged stretches, merged with ascending targets",
     ),
-    Knob("targets", "n", ((128, 512), (64, 256)), "targets a CTA, one a thread"),
+    Knob("targets", "n", ((128, 512), (64, 256)), "targets per CTA, one per thread"),
     Knob("vector", "v", ((8, 1),), "elements of a row that a thread moves at once"),
 )
 
 
 class Kernel(Names):
-    """Operands, sizes, scalars and buffers of resampling; which buffers there are depends on the schedule."""
+    """Operands, sizes, scalars and buffers of resampling. The schedule decides which buffers exist."""
 
     data: Global
     out: Global
@@ -62,7 +64,7 @@ class Kernel(Names):
 
 
 def resident_ctas(k: SimpleNamespace, arch: ArchSpec) -> int:
-    """CTAs of an SM: 64 registers a thread or more, 128 to merge, and room for the times of each."""
+    """CTAs per SM: a thread has 64 registers or more, 128 to merge, and a CTA has room for its times."""
     if k.search == "merge":
         return int(512 // k.targets)
     return int(min(1024 // k.targets, arch.smem_per_sm // (4 * STAGED + 4096)))
@@ -76,16 +78,19 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     times = {"global": 0, "merge": STRETCH}.get(k.search, STAGED)
     merged = (
         shared("marks", k.targets, "float32", "the targets"),
-        shared("rows", STRETCH_ELEMENTS, "bfloat16", "of a stretch of the trajectory"),
+        shared("rows", STRETCH_ELEMENTS, "bfloat16", "rows of a stretch of the trajectory"),
     )
     return Schedule(
-        roles=(Role("sample", warps, doc="a target a thread, then pieces of rows"),),
+        roles=(Role("sample", warps, doc="a target per thread, then pieces of rows"),),
         buffers=(
-            *((shared("times", times, "float32", "of the rows that may enclose a target"),) if times else ()),
-            *((shared("bounds", 2 * warps, "float32", "least and largest target of each warp"),) if k.search in ("window", "merge") else ()),
+            *((shared("times", times, "float32", "times of the rows around targets"),) if times else ()),
+            *(
+                (shared("bounds", 2 * warps, "float32", "least and largest target of each warp"),)
+                if k.search in ("window", "merge") else ()
+            ),
             *(merged if k.search == "merge" else ()),
             shared("place", k.targets, "int32", "the upper row of each target"),
-            shared("weight", k.targets, "float32", "and its share"),
+            shared("weight", k.targets, "float32", "the share of that row"),
         ),
         pipelines=(),
         mmas=(),
@@ -98,7 +103,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 class Tile(State, Kernel):
-    """What the functions of `sample` know of the CTA's tile: of the row's `targets` those from `first` on, with `left` to the last."""
+    """The tile of a CTA: of the row's `targets` those from `first` on, with `left` up to the last."""
 
     targets: Value
     first: Value
@@ -117,7 +122,7 @@ def _start(m: Recorder) -> None:
 
 @recorded
 def _place(m: Recorder, s: Tile, first: Value, count: Value) -> None:
-    """Stage `count` times from row `first` on and find every thread's target among them."""
+    """Stage `count` times from row `first` on, and find every thread's target among these times."""
     row, n, times = m.block(0), s.n, s.times
     placed = s.place, s.weight
     leaf.stage_times(m, times, s.src_times, row, n, first, count, m.k.targets)
@@ -135,7 +140,7 @@ def _place_in_global(m: Recorder, s: Tile) -> None:
 
 @recorded
 def _find_window(m: Recorder, s: Tile) -> None:
-    """The rows whose times decide the tile's targets: those between its least and its largest."""
+    """Find the rows whose times decide the tile's targets: between the least and the largest target."""
     s.window = 0
     s.count = 0
     times = s.src_times
@@ -144,7 +149,10 @@ def _find_window(m: Recorder, s: Tile) -> None:
 
 @recorded
 def _place_in_window(m: Recorder, s: Tile) -> None:
-    """Only the times between the tile's least and largest target decide; a window that is too long is not staged."""
+    """Find targets in the window between the tile's least and largest target.
+
+    A window that is too long is not staged.
+    """
     leaf.bound_warps(m, s.bounds, s.t, m.c.warps)
     m.meet()
     _find_window(m, s)
@@ -165,7 +173,10 @@ def _blend(m: Recorder, s: Tile) -> None:
 
 @recorded
 def _merge(m: Recorder, s: Tile) -> None:
-    """Ascending targets are merged with the rows of their window; targets in another order are searched for one by one."""
+    """Merge ascending targets with the rows of their window.
+
+    Targets in another order are searched one by one.
+    """
     leaf.bound_warps(m, s.bounds, s.t, m.c.warps)
     leaf.keep_targets(m, s.marks, s.t)
     m.meet()
@@ -173,7 +184,7 @@ def _merge(m: Recorder, s: Tile) -> None:
     leaf.see_order(m, ascend, s.marks, s.left, m.k.targets)
     if ascend:
         _find_window(m, s)
-        # The last row of a stretch is the first of the next.
+        # The last row of a stretch is the first row of the next.
         steps = minimum(STRETCH, STRETCH_ELEMENTS // s.d) - 1
         done: Int32 = 0
         upto: Int32 = 0
@@ -189,7 +200,10 @@ def _merge(m: Recorder, s: Tile) -> None:
 
 @recorded
 def _merge_stretch(m: Recorder, s: Tile, begin: Value, rows: Value, done: Value, upto: Changes) -> None:
-    """Stage `rows` rows from `begin` on and give the targets before the last one's time, those from `done` up to `upto`."""
+    """Stage `rows` rows from `begin` on, and write the targets from `done` up to `upto`.
+
+    `upto` becomes the number of targets before the time of the last staged row.
+    """
     threads = m.k.targets
     row, n, d, times, staged = m.block(0), s.n, s.d, s.times, s.rows
     placed = s.place, s.weight
@@ -220,7 +234,7 @@ def _sample(m: Recorder) -> None:
     elif m.k.search == "window":
         _place_in_window(m, s)
     else:
-        # A variable: TileLang would call the size what a leaf calls it.
+        # A variable of its own: TileLang would give the size the name of a leaf's parameter.
         s.count = s.n
         _place(m, s, 0, s.count)
     _blend(m, s)

@@ -1,4 +1,4 @@
-"""What TileLang is told of trajectory resampling, whose leaves all have a text."""
+"""TileLang's settings for resampling of trajectories, whose leaves all have a text."""
 
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,

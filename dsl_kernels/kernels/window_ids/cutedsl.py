@@ -1,1 +1,1 @@
-"""That CuTe DSL takes part in window_ids, whose leaves all have a text (dsl_kernels/device/text)."""
+"""CuTe DSL takes part in window_ids. Every leaf has a text."""

@@ -1,4 +1,4 @@
-"""The leaf of working out a window's ids, by its text: a thread writes one id."""
+"""The text of the leaf of window ids: a thread writes one id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def place_id(
     m: LeafRecorder, indices: Writes[Global[Int32]], seq_lens: Global[Int32], window_table: Global[Int32],
     row: Int32, first: Int32, next_n: Int32, max_pages: Int32, page_size: Int32, window: Int32, threads: int,
 ) -> None:  # fmt: skip
-    """Write the id of number `first` + thread of a query's window; -1 where it has fewer."""
+    """Write id number `first` + thread of a query's window; -1 past the window's tokens."""
     number = first + m.thread
     if number < window:
         sequence = named("sequence", row // next_n)

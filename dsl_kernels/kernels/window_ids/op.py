@@ -27,24 +27,27 @@ def window_ids(
     arch: str | None = None,
     workspace: Workspace | None = None,
 ) -> torch.Tensor:
-    """The cache slots of the last tokens that each query sees. `dsa.v4.decode` calls it for the window of its layers.
+    """The cache slots of the last tokens that each query sees.
+
+    `dsa.v4.decode` calls this op for the window of its layers.
 
     Args:
-        seq_lens: [b, next_n] int32, tokens that each query sees, itself among them; 0 for padded rows. A length counts as no
-            more than max_pages * page_size, and a negative one as 0.
-        window_table: [b, max_pages] int32, page ids by position, rows at any stride; those outside of a query's window are
-            not read.
-        window: so many tokens at the end of a sequence, 1 to 2^20.
-        page_size: tokens a page, at most 2^31 / max_pages.
+        seq_lens: [b, next_n] int32, the tokens that each query sees, with its own; 0 for padded rows. A
+            length counts as at most max_pages * page_size, and a negative length as 0.
+        window_table: [b, max_pages] int32, page ids by position, rows at any stride. Kernels do not read ids
+            outside of a query's window.
+        window: tokens at the end of a sequence, 1 to 2^20.
+        page_size: tokens per page, at most 2^31 / max_pages.
         out: [b * next_n, window] int32 to write into, rows at any stride; must not overlap an input.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:
-        [b * next_n, window] int32: window_table[sequence, p // page_size] * page_size + p % page_size of the last `window`
-        positions p, in ascending order; -1 after them.
+        [b * next_n, window] int32: window_table[sequence, p // page_size] * page_size + p % page_size of the
+        last `window` positions p, in ascending order, then -1.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device, or a number out of range.
+        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device, or a number out of
+            range.
         NoVariantError: no generated variant accepts these sizes.
     """
     width = integer("window", window, 1, MOST_WINDOW)
@@ -56,7 +59,8 @@ def window_ids(
         "indices": out,
     }
     run(
-        "window_ids", "default", operands, executor, variant, arch, workspace, {"window": width, "page_size": size}
+        "window_ids", "default", operands, executor, variant, arch, workspace,
+        {"window": width, "page_size": size}
     )  # fmt: skip
     ids: torch.Tensor = operands["indices"]
     return ids

@@ -1,4 +1,4 @@
-"""How working out a window's ids ranks; there is one variant a DSL."""
+"""How variants of window ids rank. Each DSL has one variant."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ...tile.lang import Counts, Policy, Schedule
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """Queries and ids decide."""
+    """Queries, and ids per query."""
     return {name: dims[name] for name in ("rows", "window")}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """A CTA's ids, and of each thread the query's length and an entry of the table."""
+    """The ids of a CTA, and per thread the length of the query and an entry of the table."""
     ids = min(k.threads, dims["window"])
     return Counts(loaded=8 * ids, stored=4 * ids)
 

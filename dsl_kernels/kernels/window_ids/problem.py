@@ -1,7 +1,8 @@
-"""The cache slots of the last tokens that each query sees: what DeepSeek-V4's layers attend to beside compressed tokens.
+"""The cache slots of the last tokens that each query sees.
 
-A query whose sequence has n tokens sees positions max(0, n - window) to n - 1. Position p lies in slot
-window_table[sequence, p // page_size] * page_size + p % page_size. Ids ascend by position; -1 after them.
+DeepSeek-V4's layers attend to these tokens as well as to compressed tokens. A query that sees n tokens has
+positions max(0, n - window) to n - 1 in its window. Position p is in slot window_table[sequence, p //
+page_size] * page_size + p % page_size. Ids ascend by position, then -1.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def _past_table(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
 
 
 def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    """Entries that a query's window lies in, and that are no page ids."""
+    """Entries within a query's window that are no page ids."""
     table, page = o["window_table"], dims["page_size"]
     ends = o["seq_lens"].long().clamp(0, dims["max_pages"] * page)[..., None]
     first, last = (ends - dims["window"]).clamp(min=0) // page, (ends - 1) // page
@@ -39,7 +40,7 @@ OPERANDS = (
         ("b", "next_n"),
         "int32",
         align=4,
-        doc="tokens that each query sees, itself among them",
+        doc="tokens that each query sees, with its own",
         values=(Values("0 to max_pages * page_size", _past_table, "the nearest of these"),),
     ),
     OperandSpec(
@@ -57,7 +58,7 @@ OPERANDS = (
             ),
         ),
     ),
-    OperandSpec("page_size", (), "int32", "scalar", limits=(1, INT32_MAX), doc="tokens a page"),
+    OperandSpec("page_size", (), "int32", "scalar", limits=(1, INT32_MAX), doc="tokens per page"),
     OperandSpec(
         "indices",
         ("rows", "window"),
@@ -74,14 +75,14 @@ OPERANDS = (
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    """Sequences of any length, the first one empty and the second one full; their queries see one token more each."""
+    """Draw sequences of any length, the first empty and the second full. Each query sees one token more."""
     p, device = workload.params, generator.device
     b, next_n, pages, page = p["b"], p["next_n"], p["max_pages"], p["page_size"]
     ends = torch.randint(0, pages * page - next_n + 2, (b,), generator=generator, device=device)
     ends[:2] = torch.tensor([0, pages * page - next_n + 1], device=device)[:b]
     lens = ends[:, None] + torch.arange(next_n, device=device)
     lens[:1] = torch.where(ends[:1, None] == 0, 0, lens[:1])
-    # What no window lies in holds anything.
+    # Entries outside all windows may hold anything.
     table = torch.full((b, pages + 3), -(2**31), dtype=torch.int32, device=device)[:, :pages]
     for sequence in range(b):
         order = torch.randperm(2 * pages, generator=generator, device=device)[:pages].int()
@@ -96,7 +97,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """One query at a time."""
+    """The ids, one query at a time."""
     lens, table = inputs["seq_lens"], inputs["window_table"]
     page, window = int(inputs["page_size"]), int(inputs["window"])
     b, next_n = lens.shape
@@ -112,7 +113,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Equality with the reference at every id; no tolerance."""
+    """Require equality with the reference at every id, without a tolerance."""
     result = Comparison()
     wrong = int((outputs["indices"] != expected["indices"]).sum())
     result.demand("indices equal the reference", wrong == 0, f"{wrong} differ")
@@ -120,18 +121,18 @@ def compare(
 
 
 def _queries(dims: Mapping[str, int]) -> int:
-    """Queries of a call, or of a point, which names sequences and queries of each alone."""
+    """Queries of a call, or of a point, which gives only sequences and queries per sequence."""
     return dims["rows"] if "rows" in dims else dims["b"] * dims["next_n"]
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
-    """Each id once out, and of each query its length and the pages of its window once in."""
+    """Each id once out; the length of each query and the pages of its window once in."""
     pages = -(-dims["window"] // dims["page_size"]) + 1
     return 4.0 * _queries(dims) * (dims["window"] + pages + 1)
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """A division, a product and a sum an id."""
+    """A division, a product and a sum per id."""
     return {"int32": 3.0 * _queries(dims) * dims["window"]}
 
 

@@ -1,4 +1,4 @@
-"""Ids of a window as a tile program: a thread an id, and no CTA waits for another."""
+"""Ids of a window as a tile program: a thread writes an id, and no CTA waits for another."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from . import leaves as leaf
 TILES = 65535
 """CTAs along the second axis of a grid."""
 
-KNOBS = (Knob("threads", "n", ((128,), (256,)), "ids a CTA, one a thread"),)
+KNOBS = (Knob("threads", "n", ((128,), (256,)), "ids per CTA, one per thread"),)
 
 
 class Kernel(Names):
-    """Operands and sizes by name."""
+    """Operands and sizes, by name."""
 
     seq_lens: Global
     window_table: Global
@@ -34,7 +34,7 @@ class Kernel(Names):
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return Schedule(
-        roles=(Role("place", k.threads // 32, doc="an id a thread"),),
+        roles=(Role("place", k.threads // 32, doc="an id per thread"),),
         buffers=(),
         pipelines=(),
         mmas=(),
@@ -53,8 +53,8 @@ def _start(m: Recorder) -> None:
 def _place(m: Recorder) -> None:
     s = Kernel(m)
     leaf.place_id(
-        m, s.indices, s.seq_lens, s.window_table, m.block(0), m.block(1) * m.k.threads, s.next_n, s.max_pages, s.page_size,
-        s.window, m.k.threads,
+        m, s.indices, s.seq_lens, s.window_table, m.block(0), m.block(1) * m.k.threads, s.next_n, s.max_pages,
+        s.page_size, s.window, m.k.threads,
     )  # fmt: skip
 
 

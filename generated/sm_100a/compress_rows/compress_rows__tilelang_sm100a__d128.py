@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/compress_rows and what all kernels share in d
 edit those, not this file. Knobs: dim=128.
 
 roles
-  compress   threads 0..31  four channels a thread
+  compress   threads 0..31  four channels per thread
 buffers
   sums       1 float32, shared
   held       32x4 float32, registers of compress
@@ -18,14 +18,14 @@ from dsl_kernels.kernels.compress_rows import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
-DIM = 128  # channels of a row: 512 of attention's cache, 128 of the indexer's
+DIM = 128  # channels per row: 512 for attention's cache, 128 for the indexer's
 COMPRESS_BARRIER = 1
 COMPRESS_THREADS = 32
 
 
 @T.macro
 def weigh_window(held, kv, scores, ape, windows, row, ratio, span, thread):
-    """The softmax over a row's window of each channel of the thread, with the values as they come."""
+    """Compute, for each channel of the thread, the mean of a row's window by an online softmax."""
     value = T.alloc_local((16,), "uint32")
     score = T.alloc_local((16,), "uint32")
     bias = T.alloc_local((16,), "uint32")
@@ -66,7 +66,7 @@ def weigh_window(held, kv, scores, ape, windows, row, ratio, span, thread):
 
 @T.macro
 def sum_squares(sums, held, warp, lane):
-    """The sum of the squares of each warp's channels."""
+    """Sum the squares of each warp's channels."""
     total = T.alloc_var("float32", init=0.0)
     for i in T.unroll(4):
         total = total + held[i] * held[i]
@@ -77,9 +77,7 @@ def sum_squares(sums, held, warp, lane):
 
 @T.macro
 def norm_and_turn(held, sums, weight, cos_sin, positions, row, eps, thread):
-    """The row over the root of its mean square, times the weight; its last dims rotated in pairs of
-    neighbours.
-    """
+    """Divide the row by its root mean square, multiply by the weight, and rotate pairs of its last dims."""
     total = T.alloc_var("float32", init=0.0)
     for w in T.unroll(1):
         total = total + sums[w]
@@ -102,7 +100,7 @@ def norm_and_turn(held, sums, weight, cos_sin, positions, row, eps, thread):
 
 @T.macro
 def write_index_row(cache, held, slots, row, page_size, thread):
-    """A row of 128: e4m3 over a float32 scale."""
+    """Write a row of 128 channels: e4m3 over a float32 scale."""
     words = T.alloc_local((2,), "uint32")
     words[0] = scalars.pair_of(held[0], held[1])
     held[0] = scalars.float_of(words[0] << T.uint32(16))
@@ -266,7 +264,7 @@ def compress(
     kv, scores, ape, weight, windows, positions, cos_sin, row_slots, eps, page_size, cache, ratio, span, sums,
     row, thread, warp, lane
 ):
-    """Four channels a thread."""
+    """Four channels per thread."""
     held = T.alloc_local((4,), "float32")
     worker = thread
     weigh_window(held, kv, scores, ape, windows, row, ratio, span, worker)

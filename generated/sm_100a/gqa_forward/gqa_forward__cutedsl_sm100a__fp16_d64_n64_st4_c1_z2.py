@@ -105,7 +105,7 @@ from dsl_kernels.kernels.gqa_forward import cutedsl as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 DIM = 64  # elements of a head
-TILE = 64  # keys a tile
+TILE = 64  # keys per tile
 STAGES = 4  # tiles of keys, and of values, in flight
 ROWS = 256
 LOG2_E = 1.4426950408889634
@@ -207,10 +207,10 @@ class Shared:
 
 @cute.jit
 def hide_keys(scores, row, key, skv, shift, thread):
-    """Scores of rows from `row` and keys from `key` on, `rows` a thread: -inf where there is no such key,
-    or the row does not see it.
+    """Set scores to -inf where there is no such key, or the row does not see it.
 
-    A row sees the keys up to its own number plus `shift`.
+    Rows begin with `row`, keys with `key`, and a thread has `rows` rows. A row sees the keys up to its
+    own number plus `shift`.
     """
     last_0 = cutlass.min(skv - 1, row + thread + shift) - key
     for j in cutlass.range_constexpr(TILE):
@@ -219,11 +219,10 @@ def hide_keys(scores, row, key, skv, shift, thread):
 
 @cute.jit
 def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
-    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-    two.
+    """Like `online_softmax`, but `top` stays where no score of a warp exceeds it by `rise` powers of two.
 
-    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
-    -0.0 where that is negative: then it always does.
+    Factors are then 1, and weights reach 2^rise. `limit` is the score from which `top` rises. Where
+    that score is negative, `limit` is -0.0, and `top` always rises.
     """
     factor[0] = Float32(1.0)
     if warps.any_lane(fragment_sm100.row_most_bits(scores) >= scalars.bits_of(limit[0]).to(Int32)):
@@ -243,9 +242,7 @@ def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
 
 @cute.jit
 def rescale_output(acc, factor, part, thread):
-    """Each row of the result times its factor, some columns at a time; left alone where a warp's factors
-    are 1.
-    """
+    """Multiply each row of the result by its factor, unless a warp's factors are all 1."""
     if warps.any_lane(factor[0] != 1.0):
         for step in cutlass.range_constexpr(DIM // HELD):
             fragment_sm100.load_columns(part, acc, step * HELD, thread)
@@ -256,11 +253,10 @@ def rescale_output(acc, factor, part, thread):
 
 @cute.jit
 def online_softmax_lazily(scores, top, total, factor, limit, scale):
-    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-    two.
+    """Like `online_softmax`, but `top` stays where no score of a warp exceeds it by `rise` powers of two.
 
-    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
-    -0.0 where that is negative: then it always does.
+    Factors are then 1, and weights reach 2^rise. `limit` is the score from which `top` rises. Where
+    that score is negative, `limit` is -0.0, and `top` always rises.
     """
     factor[0] = Float32(1.0)
     if warps.any_lane(fragment_sm100.row_most_bits(scores) >= scalars.bits_of(limit[0]).to(Int32)):
@@ -280,14 +276,14 @@ def online_softmax_lazily(scores, top, total, factor, limit, scale):
 
 @cute.jit
 def finish_rows(top, total, scale):
-    """`top` becomes the natural logarithm of sum exp, `total` its own inverse."""
+    """Turn `top` into the natural logarithm of sum exp, and `total` into its inverse."""
     top[0] = (top[0] * scale + warps.log2(total[0])) * LN_2
     total[0] = warps.rcp_approx(total[0])
 
 
 @cute.jit
 def store_lse(lse, values, batch, head, heads, row, sq, thread):
-    """One value a row to lse[batch, head, row ...], as far as there are rows."""
+    """Store one value per row to lse[batch, head, row ...], for the rows that exist."""
     own_0 = row + thread
     if own_0 < sq:
         of_head_0 = lse + Int64(batch * heads + head) * sq
@@ -296,7 +292,7 @@ def store_lse(lse, values, batch, head, heads, row, sq, thread):
 
 @cute.jit
 def stage_output(target, acc, inverse, part, rounded, thread):
-    """The result's rows times `inverse`, rounded to 16 bits, into a shared tile, some columns at a time."""
+    """Stage the rows of the result times `inverse`, rounded to 16 bits, in a shared tile."""
     for step in cutlass.range_constexpr(DIM // HELD):
         fragment_sm100.load_columns(part, acc, step * HELD, thread)
         for pair in cutlass.range_constexpr(HELD // 2):

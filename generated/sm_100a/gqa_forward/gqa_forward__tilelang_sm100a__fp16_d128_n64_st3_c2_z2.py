@@ -102,7 +102,7 @@ from dsl_kernels.kernels.gqa_forward import tilelang as leaf
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 DIM = 128  # elements of a head
-TILE = 64  # keys a tile
+TILE = 64  # keys per tile
 STAGES = 3  # tiles of keys, and of values, in flight
 CLUSTER = 2  # CTAs that share tiles of keys and values
 ROWS = 256
@@ -120,10 +120,10 @@ SOFTEN_1_THREADS = 128
 
 @T.macro
 def hide_keys(scores, row, key, skv, shift, thread):
-    """Scores of rows from `row` and keys from `key` on, `rows` a thread: -inf where there is no such key,
-    or the row does not see it.
+    """Set scores to -inf where there is no such key, or the row does not see it.
 
-    A row sees the keys up to its own number plus `shift`.
+    Rows begin with `row`, keys with `key`, and a thread has `rows` rows. A row sees the keys up to its
+    own number plus `shift`.
     """
     last_0 = T.min(skv - 1, row + thread + shift) - key
     for j in T.unroll(TILE):
@@ -132,11 +132,10 @@ def hide_keys(scores, row, key, skv, shift, thread):
 
 @T.macro
 def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
-    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-    two.
+    """Like `online_softmax`, but `top` stays where no score of a warp exceeds it by `rise` powers of two.
 
-    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
-    -0.0 where that is negative: then it always does.
+    Factors are then 1, and weights reach 2^rise. `limit` is the score from which `top` rises. Where
+    that score is negative, `limit` is -0.0, and `top` always rises.
     """
     factor[0] = 1.0
     if warps.any_lane(fragment.row_most_bits(scores) >= T.cast(scalars.bits_of(limit[0]), "int32")):
@@ -158,9 +157,7 @@ def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
 
 @T.macro
 def rescale_output(acc, acc_slot, factor, part, thread):
-    """Each row of the result times its factor, some columns at a time; left alone where a warp's factors
-    are 1.
-    """
+    """Multiply each row of the result by its factor, unless a warp's factors are all 1."""
     if warps.any_lane(factor[0] != 1.0):
         for step in T.unroll(DIM // HELD):
             fragment.load_columns(part, acc, acc_slot, step * HELD, thread)
@@ -171,11 +168,10 @@ def rescale_output(acc, acc_slot, factor, part, thread):
 
 @T.macro
 def online_softmax_lazily(scores, top, total, factor, limit, scale):
-    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-    two.
+    """Like `online_softmax`, but `top` stays where no score of a warp exceeds it by `rise` powers of two.
 
-    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
-    -0.0 where that is negative: then it always does.
+    Factors are then 1, and weights reach 2^rise. `limit` is the score from which `top` rises. Where
+    that score is negative, `limit` is -0.0, and `top` always rises.
     """
     factor[0] = 1.0
     if warps.any_lane(fragment.row_most_bits(scores) >= T.cast(scalars.bits_of(limit[0]), "int32")):
@@ -197,14 +193,14 @@ def online_softmax_lazily(scores, top, total, factor, limit, scale):
 
 @T.macro
 def finish_rows(top, total, scale):
-    """`top` becomes the natural logarithm of sum exp, `total` its own inverse."""
+    """Turn `top` into the natural logarithm of sum exp, and `total` into its inverse."""
     top[0] = (top[0] * scale + warps.log2(total[0])) * LN_2
     total[0] = warps.rcp_approx(total[0])
 
 
 @T.macro
 def store_lse(lse, values, batch, head, row, sq, thread):
-    """One value a row to lse[batch, head, row ...], as far as there are rows."""
+    """Store one value per row to lse[batch, head, row ...], for the rows that exist."""
     own_0 = row + thread
     if own_0 < sq:
         lse[batch, head, own_0] = values[0]
@@ -212,7 +208,7 @@ def store_lse(lse, values, batch, head, row, sq, thread):
 
 @T.macro
 def stage_output(target, acc, acc_slot, inverse, part, rounded, thread):
-    """The result's rows times `inverse`, rounded to 16 bits, into a shared tile, some columns at a time."""
+    """Stage the rows of the result times `inverse`, rounded to 16 bits, in a shared tile."""
     for step in T.unroll(DIM // HELD):
         fragment.load_columns(part, acc, acc_slot, step * HELD, thread)
         for pair in T.unroll(HELD // 2):
@@ -629,7 +625,7 @@ def load(
             (batch, kv_head, (tiles - 1 - (tiles - 1)) * TILE + rank * (TILE // CLUSTER), 64)
         )
         done = done + tiles
-    # A commit may arrive late: this CTA must still be there.
+    # A commit of a peer may arrive late: this CTA must not have ended.
     T.mbarrier_wait_parity(k_empty[done % STAGES], ((done // STAGES) & 1) ^ 1)
     T.mbarrier_wait_parity(k_empty[(done + 1) % STAGES], (((done + 1) // STAGES) & 1) ^ 1)
     T.mbarrier_wait_parity(k_empty[(done + 2) % STAGES], (((done + 2) // STAGES) & 1) ^ 1)

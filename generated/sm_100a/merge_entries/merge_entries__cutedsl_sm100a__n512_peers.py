@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/merge_entries and what all kernels share in d
 edit those, not this file. Knobs: threads=512, lists=peers.
 
 roles
-  place      threads 0..511  some entries a thread
+  place      threads 0..511  some entries per thread
 buffers
   lists      16384 int32, shared
   tokens     512x4 int32, registers of place
@@ -19,7 +19,7 @@ from cutlass import Int32, Int64
 from dsl_kernels.device.cutedsl import warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-THREADS = 512  # entries a CTA, one a thread
+THREADS = 512  # entries per CTA, one per thread
 EACH = 4
 CTAS = 8
 LISTED = 16384
@@ -47,10 +47,9 @@ class Shared:
 
 @cute.jit
 def read_peers(tokens, scores, names, entries, peer_distances, row, first, ranks, planes, rows, k, thread):
-    """A thread's entries from the ranks' own memory: number `first` + thread of those of all ranks, and
-    every `step` on.
+    """Read a thread's entries from the memory of ranks: number `first` + thread, and every `step` further.
 
-    Loads of all are under way together. The token of no entry is -1.
+    All loads are in flight together. Where there is no entry, the token is -1.
     """
     distances = cute.make_rmem_tensor(EACH, Int64)
     for i in cutlass.range_constexpr(EACH):
@@ -76,7 +75,10 @@ def read_peers(tokens, scores, names, entries, peer_distances, row, first, ranks
 
 @cute.jit
 def share_tokens(lists, tokens, first, count, thread):
-    """Give a thread's tokens, of `count`, to every CTA of the cluster, in the order of the ranks' lists."""
+    """Give a thread's tokens to every CTA of the cluster.
+
+    `count` tokens have the order of the ranks' lists.
+    """
     for i in cutlass.range_constexpr(EACH):
         if first + thread + i * (CTAS * THREADS) < count:
             for cta in cutlass.range_constexpr(CTAS):
@@ -88,9 +90,7 @@ def place_read(
     ordered_scores, ordered_ids, lists, tokens, scores, names, row, first, ranks, planes, k, interleave,
     rank_stride, thread
 ):
-    """Write a thread's entries to their places, as `place_entry` does, by the tokens of all ranks that the
-    CTA was given.
-    """
+    """Write a thread's entries to their places, like `place_entry`, by the tokens of all ranks in `lists`."""
     for i in cutlass.range_constexpr(EACH):
         if tokens[i] >= 0:
             number = first + thread + i * (CTAS * THREADS)
@@ -128,20 +128,20 @@ def place(
     ordered_scores: cute.Pointer, ordered_ids: cute.Pointer, planes: Int32, rows: Int32, k: Int32,
     ranks: Int32, lists: cute.Pointer, row: Int32, rank_in_cluster: Int32, thread: Int32
 ):
-    """Some entries a thread."""
+    """Some entries per thread."""
     tokens = cute.make_rmem_tensor(EACH, Int32)
     scores = cute.make_rmem_tensor(EACH, Int32)
     names = cute.make_rmem_tensor(EACH, Int32)
     worker = thread
     first = rank_in_cluster * THREADS
-    # No CTA stores to another that has not begun.
+    # A CTA may store to another only after that CTA has started.
     cute.arch.cluster_arrive_relaxed()
     read_peers(
         tokens, scores, names, rank_entries, peer_distances, row, first, ranks, planes, rows, k, worker
     )
     cute.arch.cluster_wait()
     share_tokens(lists, tokens, first, ranks * k, worker)
-    # The last use of another CTA's memory is before this barrier.
+    # The last use of another CTA's memory comes before this barrier.
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
     place_read(

@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/merge_entries and what all kernels share in d
 edit those, not this file. Knobs: threads=512, lists=peers.
 
 roles
-  place      threads 0..511  some entries a thread
+  place      threads 0..511  some entries per thread
 buffers
   lists      16384 int32, shared
   tokens     512x4 int32, registers of place
@@ -19,7 +19,7 @@ from dsl_kernels.kernels.merge_entries import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
-THREADS = 512  # entries a CTA, one a thread
+THREADS = 512  # entries per CTA, one per thread
 EACH = 4
 CTAS = 8
 LISTED = 16384
@@ -27,10 +27,9 @@ LISTED = 16384
 
 @T.macro
 def read_peers(tokens, scores, names, entries, peer_distances, row, first, ranks, planes, k, thread):
-    """A thread's entries from the ranks' own memory: number `first` + thread of those of all ranks, and
-    every `step` on.
+    """Read a thread's entries from the memory of ranks: number `first` + thread, and every `step` further.
 
-    Loads of all are under way together. The token of no entry is -1.
+    All loads are in flight together. Where there is no entry, the token is -1.
     """
     distances = T.alloc_local((EACH,), "int64")
     for i in T.unroll(EACH):
@@ -52,7 +51,10 @@ def read_peers(tokens, scores, names, entries, peer_distances, row, first, ranks
 
 @T.macro
 def share_tokens(lists, tokens, first, count, thread):
-    """Give a thread's tokens, of `count`, to every CTA of the cluster, in the order of the ranks' lists."""
+    """Give a thread's tokens to every CTA of the cluster.
+
+    `count` tokens have the order of the ranks' lists.
+    """
     for i in T.unroll(EACH):
         if first + thread + i * (CTAS * THREADS) < count:
             for cta in T.unroll(CTAS):
@@ -64,9 +66,7 @@ def place_read(
     ordered_scores, ordered_ids, lists, tokens, scores, names, row, first, ranks, planes, k, interleave,
     rank_stride, thread
 ):
-    """Write a thread's entries to their places, as `place_entry` does, by the tokens of all ranks that the
-    CTA was given.
-    """
+    """Write a thread's entries to their places, like `place_entry`, by the tokens of all ranks in `lists`."""
     for i in T.unroll(EACH):
         if tokens[i] >= 0:
             number = first + thread + i * (CTAS * THREADS)
@@ -101,18 +101,18 @@ def place(
     rank_entries, peer_distances, interleave, rank_stride, ordered_scores, ordered_ids, planes, k, ranks,
     lists, row, rank_in_cluster, thread
 ):
-    """Some entries a thread."""
+    """Some entries per thread."""
     tokens = T.alloc_local((EACH,), "int32")
     scores = T.alloc_local((EACH,), "int32")
     names = T.alloc_local((EACH,), "int32")
     worker = thread
     first = rank_in_cluster * THREADS
-    # No CTA stores to another that has not begun.
+    # A CTA may store to another only after that CTA has started.
     T.call_extern("handle", "dk::cluster_arrive_relaxed")
     read_peers(tokens, scores, names, rank_entries, peer_distances, row, first, ranks, planes, k, worker)
     T.call_extern("handle", "dk::cluster_wait")
     share_tokens(lists, tokens, first, ranks * k, worker)
-    # The last use of another CTA's memory is before this barrier.
+    # The last use of another CTA's memory comes before this barrier.
     T.call_extern("handle", "dk::cluster_arrive")
     T.call_extern("handle", "dk::cluster_wait")
     place_read(

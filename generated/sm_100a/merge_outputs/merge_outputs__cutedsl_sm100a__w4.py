@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/merge_outputs and what all kernels share in d
 edit those, not this file. Knobs: warps=4.
 
 roles
-  merge      threads 0..127  a head of a row a warp
+  merge      threads 0..127  a head of a row per warp
 buffers
 totals: 128 threads, 0 of 232448 bytes of shared memory, grid (ceildiv(rows * heads, 4))
 """
@@ -15,7 +15,7 @@ from cutlass import Float32, Int32, Int64
 from dsl_kernels.device.cutedsl import floats, scalars, warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-WARPS = 4  # heads a CTA, one a warp
+WARPS = 4  # heads per CTA, one per warp
 
 
 LAUNCH = Launch(
@@ -44,10 +44,9 @@ def merge_head(
     out, lse, outs, outs_stride_0, outs_stride_1, outs_stride_2, lses, lses_stride_0, lses_stride_1,
     attn_sink, first, ranks, rows, heads, lse_scale, warp, lane
 ):
-    """Merge head `first` + warp of all rows' heads. Sums go by rank, so that every rank rounds alike.
+    """Merge head `first` + warp of all rows. Sums have the order of ranks, so all ranks round alike.
 
-    The sink may be infinite or far above all scores: its share then overflows to infinity, and out is
-    0.
+    A sink may be infinite or far above all scores. Its share then overflows to infinity, and out is 0.
     """
     number = first + warp
     if number < rows * heads:
@@ -94,7 +93,7 @@ def merge(
     lse: cute.Pointer, ranks: Int32, rows: Int32, heads: Int32, outs_stride_r: Int32, outs_stride_t: Int32,
     outs_stride_h: Int32, lses_stride_r: Int32, lses_stride_t: Int32, tile: Int32, warp: Int32, lane: Int32
 ):
-    """A head of a row a warp."""
+    """A head of a row per warp."""
     merge_head(
         out, lse, outs, outs_stride_r, outs_stride_t, outs_stride_h, lses, lses_stride_r, lses_stride_t,
         attn_sink, tile * WARPS, ranks, rows, heads, lse_scale, warp, lane

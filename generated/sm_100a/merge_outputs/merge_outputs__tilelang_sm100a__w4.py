@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/merge_outputs and what all kernels share in d
 edit those, not this file. Knobs: warps=4.
 
 roles
-  merge      threads 0..127  a head of a row a warp
+  merge      threads 0..127  a head of a row per warp
 buffers
 totals: 128 threads, 0 of 232448 bytes of shared memory, grid (ceildiv(rows * heads, 4))
 """
@@ -15,15 +15,14 @@ from dsl_kernels.kernels.merge_outputs import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
-WARPS = 4  # heads a CTA, one a warp
+WARPS = 4  # heads per CTA, one per warp
 
 
 @T.macro
 def merge_head(out, lse, outs, lses, attn_sink, first, ranks, rows, heads, lse_scale, warp, lane):
-    """Merge head `first` + warp of all rows' heads. Sums go by rank, so that every rank rounds alike.
+    """Merge head `first` + warp of all rows. Sums have the order of ranks, so all ranks round alike.
 
-    The sink may be infinite or far above all scores: its share then overflows to infinity, and out is
-    0.
+    A sink may be infinite or far above all scores. Its share then overflows to infinity, and out is 0.
     """
     number = first + warp
     if number < rows * heads:
@@ -58,7 +57,7 @@ def merge_head(out, lse, outs, lses, attn_sink, first, ranks, rows, heads, lse_s
 
 @T.macro
 def merge(outs, lses, attn_sink, lse_scale, out, lse, ranks, rows, heads, tile, warp, lane):
-    """A head of a row a warp."""
+    """A head of a row per warp."""
     merge_head(out, lse, outs, lses, attn_sink, tile * WARPS, ranks, rows, heads, lse_scale, warp, lane)
 
 

@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/resample_trajectories and what all kernels sh
 edit those, not this file. Knobs: search=merge, targets=128, vector=8.
 
 roles
-  sample     threads 0..127  a target a thread, then pieces of rows
+  sample     threads 0..127  a target per thread, then pieces of rows
 buffers
   times      1024 float32, shared
   bounds     8 float32, shared
@@ -21,7 +21,7 @@ from cutlass import Boolean, Float32, Int32, Int64
 from dsl_kernels.device.cutedsl import floats, scalars, warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-TARGETS = 128  # targets a CTA, one a thread
+TARGETS = 128  # targets per CTA, one per thread
 VECTOR = 8  # elements of a row that a thread moves at once
 STRETCH = 1024
 STRETCH_ELEMENTS = 16384
@@ -52,7 +52,7 @@ class Shared:
 
 @cute.jit
 def read_target(tgt_times, row, total, first, left, thread):
-    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    """Read the target time of each thread, from target `first` of `total` on; NaN past the `left` targets."""
     t = Float32(Float32(float("nan")))
     if thread < left:
         times = tgt_times + Int64(row) * total + first
@@ -62,7 +62,7 @@ def read_target(tgt_times, row, total, first, left, thread):
 
 @cute.jit
 def bound_warps(bounds, t, warp, lane):
-    """The least and the largest target of each warp; NaN does not count."""
+    """Find the least and the largest target of each warp; NaN does not count."""
     least = 0 - floats.max_of_lanes(0 - t)
     largest = floats.max_of_lanes(t)
     if lane == 0:
@@ -72,13 +72,13 @@ def bound_warps(bounds, t, warp, lane):
 
 @cute.jit
 def keep_targets(marks, t, thread):
-    """Every thread's target where all threads see it."""
+    """Store every thread's target for all threads."""
     marks[thread] = t
 
 
 @cute.jit
 def see_order(marks, left, lane):
-    """Whether the tile's targets, those before the last, ascend; NaN does not."""
+    """Find whether the tile's `left` targets ascend; NaN does not."""
     wrong = Boolean(False)
     for i in cutlass.range_constexpr(0, TARGETS, 32):
         at = i + lane
@@ -90,7 +90,7 @@ def see_order(marks, left, lane):
 
 @cute.jit
 def find_window(bounds, src_times, row, n, lane):
-    """The rows whose times decide all of the CTA's targets: at least two."""
+    """Find the rows whose times decide all targets of the CTA: at least two rows."""
     least = 0 - floats.max_of_lanes(0 - bounds[lane % (TARGETS // 32)])
     largest = floats.max_of_lanes(bounds[TARGETS // 32 + lane % (TARGETS // 32)])
     t = cutlass.select_(lane < 16, least, largest)
@@ -117,7 +117,7 @@ def find_window(bounds, src_times, row, n, lane):
 
 @cute.jit
 def stage_times(times, src_times, row, n, first, count, thread):
-    """`count` times of a trajectory from row `first` on into shared memory."""
+    """Copy `count` times of a trajectory from row `first` on into shared memory."""
     source = src_times + Int64(row) * n + first
     held = cute.make_rmem_tensor(4096 // TARGETS, Float32)
     whole = count // (4096 // TARGETS * TARGETS) * (4096 // TARGETS * TARGETS)
@@ -137,7 +137,7 @@ def stage_times(times, src_times, row, n, first, count, thread):
 
 @cute.jit
 def stage_stretch(rows, data, row, n, d, first, count, thread):
-    """`count` rows of a trajectory from row `first` on into shared memory, one behind the other."""
+    """Copy `count` rows of a trajectory from row `first` on into shared memory, one after the other."""
     source = data + Int64(row * n + first) * d
     held = cute.make_rmem_tensor(8 * (VECTOR // 2), cutlass.Uint32)
     pieces = Int32(count * d // VECTOR)
@@ -152,9 +152,7 @@ def stage_stretch(rows, data, row, n, d, first, count, thread):
 
 @cute.jit
 def pass_targets(marks, left, times, rows, last, lane):
-    """How many of the ascending targets the staged rows and those before them decide: all, at the last
-    rows.
-    """
+    """Count the ascending targets that staged and earlier rows decide: all targets, at the last rows."""
     passed = Int32(0)
     end = times[rows - 1]
     for i in cutlass.range_constexpr(0, TARGETS, 32):
@@ -168,7 +166,7 @@ def pass_targets(marks, left, times, rows, last, lane):
 
 @cute.jit
 def place_staged(place, weight, times, count, t, thread):
-    """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
+    """Find the upper row of each thread's target, and its weight, in staged times of rows from `first` on."""
     found = Int32(0)
     step = Int32(1 << (31 - warps.clz(count)))
     while step > 0:
@@ -188,7 +186,7 @@ def place_staged(place, weight, times, count, t, thread):
 
 @cute.jit
 def blend_staged(out, rows, row, total, d, first, done, upto, place, weight, thread):
-    """blend of the targets from `done` to `upto`, whose rows are staged."""
+    """Blend the targets from `done` to `upto`, whose rows are staged."""
     low = cute.make_rmem_tensor(4 * (VECTOR // 2), cutlass.Uint32)
     high = cute.make_rmem_tensor(4 * (VECTOR // 2), cutlass.Uint32)
     width = Int32(d // VECTOR)
@@ -238,7 +236,7 @@ def blend_staged(out, rows, row, total, d, first, done, upto, place, weight, thr
 
 @cute.jit
 def place_in_global(place, weight, src_times, row, n, t, thread):
-    """The upper row of each thread's target and its weight, from the times in global memory."""
+    """Find the upper row of each thread's target, and its weight, in times in global memory."""
     times = src_times + Int64(row) * n
     found = Int32(0)
     step = Int32(1 << (31 - warps.clz(n)))
@@ -259,7 +257,7 @@ def place_in_global(place, weight, src_times, row, n, t, thread):
 
 @cute.jit
 def blend(out, data, row, n, total, d, first, left, place, weight, thread):
-    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    """Write the rows of targets: the weighted mean of two rows, or one of the two as it is."""
     end = cutlass.min(TARGETS, left)
     low = cute.make_rmem_tensor(4 * (VECTOR // 2), cutlass.Uint32)
     high = cute.make_rmem_tensor(4 * (VECTOR // 2), cutlass.Uint32)
@@ -315,7 +313,7 @@ def sample(
     place: cute.Pointer, weight: cute.Pointer, row: Int32, tile: Int32, thread: Int32, warp: Int32,
     lane: Int32
 ):
-    """A target a thread, then pieces of rows."""
+    """A target per thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
     left = m - first

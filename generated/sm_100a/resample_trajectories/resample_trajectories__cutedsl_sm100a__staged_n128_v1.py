@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/resample_trajectories and what all kernels sh
 edit those, not this file. Knobs: search=staged, targets=128, vector=1.
 
 roles
-  sample     threads 0..127  a target a thread, then pieces of rows
+  sample     threads 0..127  a target per thread, then pieces of rows
 buffers
   times      8192 float32, shared
   place      128 int32, shared
@@ -18,7 +18,7 @@ from cutlass import Float32, Int32, Int64
 from dsl_kernels.device.cutedsl import floats, scalars, warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-TARGETS = 128  # targets a CTA, one a thread
+TARGETS = 128  # targets per CTA, one per thread
 VECTOR = 1  # elements of a row that a thread moves at once
 STAGED = 8192
 
@@ -45,7 +45,7 @@ class Shared:
 
 @cute.jit
 def read_target(tgt_times, row, total, first, left, thread):
-    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    """Read the target time of each thread, from target `first` of `total` on; NaN past the `left` targets."""
     t = Float32(Float32(float("nan")))
     if thread < left:
         times = tgt_times + Int64(row) * total + first
@@ -55,7 +55,7 @@ def read_target(tgt_times, row, total, first, left, thread):
 
 @cute.jit
 def stage_times(times, src_times, row, n, count, thread):
-    """`count` times of a trajectory from row `first` on into shared memory."""
+    """Copy `count` times of a trajectory from row `first` on into shared memory."""
     source = src_times + Int64(row) * n
     held = cute.make_rmem_tensor(4096 // TARGETS, Float32)
     whole = count // (4096 // TARGETS * TARGETS) * (4096 // TARGETS * TARGETS)
@@ -75,7 +75,7 @@ def stage_times(times, src_times, row, n, count, thread):
 
 @cute.jit
 def place_staged(place, weight, times, count, t, thread):
-    """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
+    """Find the upper row of each thread's target, and its weight, in staged times of rows from `first` on."""
     found = Int32(0)
     step = Int32(1 << (31 - warps.clz(count)))
     while step > 0:
@@ -95,7 +95,7 @@ def place_staged(place, weight, times, count, t, thread):
 
 @cute.jit
 def blend(out, data, row, n, total, d, first, left, place, weight, thread):
-    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    """Write the rows of targets: the weighted mean of two rows, or one of the two as it is."""
     end = cutlass.min(TARGETS, left)
     low = cute.make_rmem_tensor(4, cutlass.Uint32)
     high = cute.make_rmem_tensor(4, cutlass.Uint32)
@@ -148,7 +148,7 @@ def sample(
     d: Int32, m: Int32, times: cute.Pointer, place: cute.Pointer, weight: cute.Pointer, row: Int32,
     tile: Int32, thread: Int32
 ):
-    """A target a thread, then pieces of rows."""
+    """A target per thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
     left = m - first

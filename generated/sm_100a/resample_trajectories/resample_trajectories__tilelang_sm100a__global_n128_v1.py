@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/resample_trajectories and what all kernels sh
 edit those, not this file. Knobs: search=global, targets=128, vector=1.
 
 roles
-  sample     threads 0..127  a target a thread, then pieces of rows
+  sample     threads 0..127  a target per thread, then pieces of rows
 buffers
   place      128 int32, shared
   weight     128 float32, shared
@@ -17,13 +17,13 @@ from dsl_kernels.kernels.resample_trajectories import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
-TARGETS = 128  # targets a CTA, one a thread
+TARGETS = 128  # targets per CTA, one per thread
 VECTOR = 1  # elements of a row that a thread moves at once
 
 
 @T.macro
 def read_target(t: T.Ref, tgt_times, row, first, left, thread):
-    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    """Read the target time of each thread, from target `first` of `total` on; NaN past the `left` targets."""
     t = T.float32(float("nan"))
     if thread < left:
         t = tgt_times[row, first + thread]
@@ -31,7 +31,7 @@ def read_target(t: T.Ref, tgt_times, row, first, left, thread):
 
 @T.macro
 def place_in_global(place, weight, src_times, row, n, t, thread):
-    """The upper row of each thread's target and its weight, from the times in global memory."""
+    """Find the upper row of each thread's target, and its weight, in times in global memory."""
     found = T.alloc_var("int32", init=0)
     step = T.alloc_var("int32", init=1 << (31 - warps.clz(n)))
     while step > 0:
@@ -51,7 +51,7 @@ def place_in_global(place, weight, src_times, row, n, t, thread):
 
 @T.macro
 def blend(out, data, row, d, first, left, place, weight, thread):
-    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    """Write the rows of targets: the weighted mean of two rows, or one of the two as it is."""
     end = T.min(TARGETS, left)
     low = T.alloc_local((4,), "uint32")
     high = T.alloc_local((4,), "uint32")
@@ -97,7 +97,7 @@ def blend(out, data, row, d, first, left, place, weight, thread):
 
 @T.macro
 def sample(data, src_times, tgt_times, out, n, d, m, place, weight, row, tile, thread):
-    """A target a thread, then pieces of rows."""
+    """A target per thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
     left = m - first

@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/resample_trajectories and what all kernels sh
 edit those, not this file. Knobs: search=merge, targets=128, vector=8.
 
 roles
-  sample     threads 0..127  a target a thread, then pieces of rows
+  sample     threads 0..127  a target per thread, then pieces of rows
 buffers
   times      1024 float32, shared
   bounds     8 float32, shared
@@ -21,7 +21,7 @@ from dsl_kernels.kernels.resample_trajectories import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
-TARGETS = 128  # targets a CTA, one a thread
+TARGETS = 128  # targets per CTA, one per thread
 VECTOR = 8  # elements of a row that a thread moves at once
 STRETCH = 1024
 STRETCH_ELEMENTS = 16384
@@ -29,7 +29,7 @@ STRETCH_ELEMENTS = 16384
 
 @T.macro
 def read_target(t: T.Ref, tgt_times, row, first, left, thread):
-    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    """Read the target time of each thread, from target `first` of `total` on; NaN past the `left` targets."""
     t = T.float32(float("nan"))
     if thread < left:
         t = tgt_times[row, first + thread]
@@ -37,7 +37,7 @@ def read_target(t: T.Ref, tgt_times, row, first, left, thread):
 
 @T.macro
 def bound_warps(bounds, t, warp, lane):
-    """The least and the largest target of each warp; NaN does not count."""
+    """Find the least and the largest target of each warp; NaN does not count."""
     least = 0 - floats.max_of_lanes(0 - t)
     largest = floats.max_of_lanes(t)
     if lane == 0:
@@ -47,13 +47,13 @@ def bound_warps(bounds, t, warp, lane):
 
 @T.macro
 def keep_targets(marks, t, thread):
-    """Every thread's target where all threads see it."""
+    """Store every thread's target for all threads."""
     marks[thread] = t
 
 
 @T.macro
 def see_order(ascend: T.Ref, marks, left, lane):
-    """Whether the tile's targets, those before the last, ascend; NaN does not."""
+    """Find whether the tile's `left` targets ascend; NaN does not."""
     wrong = T.alloc_var("bool", init=False)
     for i in T.unroll(0, TARGETS, 32):
         at = i + lane
@@ -64,7 +64,7 @@ def see_order(ascend: T.Ref, marks, left, lane):
 
 @T.macro
 def find_window(first: T.Ref, count: T.Ref, bounds, src_times, row, n, lane):
-    """The rows whose times decide all of the CTA's targets: at least two."""
+    """Find the rows whose times decide all targets of the CTA: at least two rows."""
     least = 0 - floats.max_of_lanes(0 - bounds[T.truncmod(lane, TARGETS // 32)])
     largest = floats.max_of_lanes(bounds[TARGETS // 32 + T.truncmod(lane, TARGETS // 32)])
     t = T.if_then_else(lane < 16, least, largest)
@@ -89,7 +89,7 @@ def find_window(first: T.Ref, count: T.Ref, bounds, src_times, row, n, lane):
 
 @T.macro
 def stage_times(times, src_times, row, first, count, thread):
-    """`count` times of a trajectory from row `first` on into shared memory."""
+    """Copy `count` times of a trajectory from row `first` on into shared memory."""
     held = T.alloc_local((4096 // TARGETS,), "float32")
     whole = T.truncdiv(count, 4096 // TARGETS * TARGETS) * (4096 // TARGETS * TARGETS)
     for base in T.unroll(thread, whole, 4096 // TARGETS * TARGETS, unroll_factor=1):
@@ -108,7 +108,7 @@ def stage_times(times, src_times, row, first, count, thread):
 
 @T.macro
 def stage_stretch(rows, data, row, d, first, count, thread):
-    """`count` rows of a trajectory from row `first` on into shared memory, one behind the other."""
+    """Copy `count` rows of a trajectory from row `first` on into shared memory, one after the other."""
     held = T.alloc_local((8 * (VECTOR // 2),), "uint32")
     pieces = T.alloc_var("int32", init=T.truncdiv(count * d, VECTOR))
     for base in T.unroll(thread, pieces, 8 * TARGETS, unroll_factor=1):
@@ -124,9 +124,7 @@ def stage_stretch(rows, data, row, d, first, count, thread):
 
 @T.macro
 def pass_targets(upto: T.Ref, marks, left, times, rows, last, lane):
-    """How many of the ascending targets the staged rows and those before them decide: all, at the last
-    rows.
-    """
+    """Count the ascending targets that staged and earlier rows decide: all targets, at the last rows."""
     passed = T.alloc_var("int32", init=0)
     end = times[rows - 1]
     for i in T.unroll(0, TARGETS, 32):
@@ -139,7 +137,7 @@ def pass_targets(upto: T.Ref, marks, left, times, rows, last, lane):
 
 @T.macro
 def place_staged(place, weight, times, count, t, thread):
-    """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
+    """Find the upper row of each thread's target, and its weight, in staged times of rows from `first` on."""
     found = T.alloc_var("int32", init=0)
     step = T.alloc_var("int32", init=1 << (31 - warps.clz(count)))
     while step > 0:
@@ -159,7 +157,7 @@ def place_staged(place, weight, times, count, t, thread):
 
 @T.macro
 def blend_staged(out, rows, row, d, first, done, upto, place, weight, thread):
-    """blend of the targets from `done` to `upto`, whose rows are staged."""
+    """Blend the targets from `done` to `upto`, whose rows are staged."""
     low = T.alloc_local((4 * (VECTOR // 2),), "uint32")
     high = T.alloc_local((4 * (VECTOR // 2),), "uint32")
     width = T.alloc_var("int32", init=T.truncdiv(d, VECTOR))
@@ -208,7 +206,7 @@ def blend_staged(out, rows, row, d, first, done, upto, place, weight, thread):
 
 @T.macro
 def place_in_global(place, weight, src_times, row, n, t, thread):
-    """The upper row of each thread's target and its weight, from the times in global memory."""
+    """Find the upper row of each thread's target, and its weight, in times in global memory."""
     found = T.alloc_var("int32", init=0)
     step = T.alloc_var("int32", init=1 << (31 - warps.clz(n)))
     while step > 0:
@@ -228,7 +226,7 @@ def place_in_global(place, weight, src_times, row, n, t, thread):
 
 @T.macro
 def blend(out, data, row, d, first, left, place, weight, thread):
-    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    """Write the rows of targets: the weighted mean of two rows, or one of the two as it is."""
     end = T.min(TARGETS, left)
     low = T.alloc_local((4 * (VECTOR // 2),), "uint32")
     high = T.alloc_local((4 * (VECTOR // 2),), "uint32")
@@ -281,7 +279,7 @@ def sample(
     data, src_times, tgt_times, out, n, d, m, times, bounds, marks, rows, place, weight, row, tile, thread,
     warp, lane
 ):
-    """A target a thread, then pieces of rows."""
+    """A target per thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
     left = m - first

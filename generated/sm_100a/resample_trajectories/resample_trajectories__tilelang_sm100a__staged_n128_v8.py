@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/resample_trajectories and what all kernels sh
 edit those, not this file. Knobs: search=staged, targets=128, vector=8.
 
 roles
-  sample     threads 0..127  a target a thread, then pieces of rows
+  sample     threads 0..127  a target per thread, then pieces of rows
 buffers
   times      8192 float32, shared
   place      128 int32, shared
@@ -18,14 +18,14 @@ from dsl_kernels.kernels.resample_trajectories import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
-TARGETS = 128  # targets a CTA, one a thread
+TARGETS = 128  # targets per CTA, one per thread
 VECTOR = 8  # elements of a row that a thread moves at once
 STAGED = 8192
 
 
 @T.macro
 def read_target(t: T.Ref, tgt_times, row, first, left, thread):
-    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    """Read the target time of each thread, from target `first` of `total` on; NaN past the `left` targets."""
     t = T.float32(float("nan"))
     if thread < left:
         t = tgt_times[row, first + thread]
@@ -33,7 +33,7 @@ def read_target(t: T.Ref, tgt_times, row, first, left, thread):
 
 @T.macro
 def stage_times(times, src_times, row, count, thread):
-    """`count` times of a trajectory from row `first` on into shared memory."""
+    """Copy `count` times of a trajectory from row `first` on into shared memory."""
     held = T.alloc_local((4096 // TARGETS,), "float32")
     whole = T.truncdiv(count, 4096 // TARGETS * TARGETS) * (4096 // TARGETS * TARGETS)
     for base in T.unroll(thread, whole, 4096 // TARGETS * TARGETS, unroll_factor=1):
@@ -52,7 +52,7 @@ def stage_times(times, src_times, row, count, thread):
 
 @T.macro
 def place_staged(place, weight, times, count, t, thread):
-    """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
+    """Find the upper row of each thread's target, and its weight, in staged times of rows from `first` on."""
     found = T.alloc_var("int32", init=0)
     step = T.alloc_var("int32", init=1 << (31 - warps.clz(count)))
     while step > 0:
@@ -72,7 +72,7 @@ def place_staged(place, weight, times, count, t, thread):
 
 @T.macro
 def blend(out, data, row, d, first, left, place, weight, thread):
-    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    """Write the rows of targets: the weighted mean of two rows, or one of the two as it is."""
     end = T.min(TARGETS, left)
     low = T.alloc_local((4 * (VECTOR // 2),), "uint32")
     high = T.alloc_local((4 * (VECTOR // 2),), "uint32")
@@ -122,7 +122,7 @@ def blend(out, data, row, d, first, left, place, weight, thread):
 
 @T.macro
 def sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, tile, thread):
-    """A target a thread, then pieces of rows."""
+    """A target per thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
     left = m - first

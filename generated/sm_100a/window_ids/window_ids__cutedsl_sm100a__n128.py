@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/window_ids and what all kernels share in dsl_
 edit those, not this file. Knobs: threads=128.
 
 roles
-  place      threads 0..127  an id a thread
+  place      threads 0..127  an id per thread
 buffers
 totals: 128 threads, 0 of 232448 bytes of shared memory, grid (rows, ceildiv(window, 128))
 """
@@ -14,7 +14,7 @@ from cutlass import Int32, Int64
 
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-THREADS = 128  # ids a CTA, one a thread
+THREADS = 128  # ids per CTA, one per thread
 
 
 LAUNCH = Launch(
@@ -37,7 +37,7 @@ def place_id(
     indices, indices_stride_0, seq_lens, window_table, window_table_stride_0, row, first, next_n, max_pages,
     page_size, window, thread
 ):
-    """Write the id of number `first` + thread of a query's window; -1 where it has fewer."""
+    """Write id number `first` + thread of a query's window; -1 past the window's tokens."""
     number = first + thread
     if number < window:
         sequence = row // next_n
@@ -60,7 +60,7 @@ def place(
     next_n: Int32, max_pages: Int32, window_table_stride: Int32, window: Int32, indices_stride: Int32,
     row: Int32, tile: Int32, thread: Int32
 ):
-    """An id a thread."""
+    """An id per thread."""
     worker = thread
     place_id(
         indices, indices_stride, seq_lens, window_table, window_table_stride, row, tile * THREADS, next_n,

@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/window_ids and what all kernels share in dsl_
 edit those, not this file. Knobs: threads=128.
 
 roles
-  place      threads 0..127  an id a thread
+  place      threads 0..127  an id per thread
 buffers
 totals: 128 threads, 0 of 232448 bytes of shared memory, grid (rows, ceildiv(window, 128))
 """
@@ -15,12 +15,12 @@ from dsl_kernels.kernels.window_ids import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
-THREADS = 128  # ids a CTA, one a thread
+THREADS = 128  # ids per CTA, one per thread
 
 
 @T.macro
 def place_id(indices, seq_lens, window_table, row, first, next_n, max_pages, page_size, window, thread):
-    """Write the id of number `first` + thread of a query's window; -1 where it has fewer."""
+    """Write id number `first` + thread of a query's window; -1 past the window's tokens."""
     number = first + thread
     if number < window:
         sequence = row // next_n
@@ -36,7 +36,7 @@ def place_id(indices, seq_lens, window_table, row, first, next_n, max_pages, pag
 
 @T.macro
 def place(seq_lens, window_table, page_size, indices, next_n, max_pages, window, row, tile, thread):
-    """An id a thread."""
+    """An id per thread."""
     worker = thread
     place_id(
         indices, seq_lens, window_table, row, tile * THREADS, next_n, max_pages, page_size, window, worker

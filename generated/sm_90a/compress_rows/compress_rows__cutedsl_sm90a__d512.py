@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/compress_rows and what all kernels share in d
 edit those, not this file. Knobs: dim=512.
 
 roles
-  compress   threads 0..127  four channels a thread
+  compress   threads 0..127  four channels per thread
 buffers
   sums       4 float32, shared
   powers     8 int32, shared
@@ -19,7 +19,7 @@ from cutlass import Float32, Int32, Int64
 from dsl_kernels.device.cutedsl import floats, scalars, warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-DIM = 512  # channels of a row: 512 of attention's cache, 128 of the indexer's
+DIM = 512  # channels per row: 512 for attention's cache, 128 for the indexer's
 COMPRESS_BARRIER = 1
 COMPRESS_THREADS = 128
 
@@ -57,7 +57,7 @@ def weigh_window(
     held, kv, kv_stride_0, scores, scores_stride_0, ape, ape_stride_0, windows, windows_stride_0, row, ratio,
     span, thread
 ):
-    """The softmax over a row's window of each channel of the thread, with the values as they come."""
+    """Compute, for each channel of the thread, the mean of a row's window by an online softmax."""
     window = windows + Int64(row) * windows_stride_0
     value = cute.make_rmem_tensor(16, cutlass.Uint32)
     score = cute.make_rmem_tensor(16, cutlass.Uint32)
@@ -102,7 +102,7 @@ def weigh_window(
 
 @cute.jit
 def sum_squares(sums, held, warp, lane):
-    """The sum of the squares of each warp's channels."""
+    """Sum the squares of each warp's channels."""
     total = Float32(0.0)
     for i in cutlass.range_constexpr(4):
         total = total + held[i] * held[i]
@@ -113,9 +113,7 @@ def sum_squares(sums, held, warp, lane):
 
 @cute.jit
 def norm_and_turn(held, sums, weight, cos_sin, positions, row, eps, thread):
-    """The row over the root of its mean square, times the weight; its last dims rotated in pairs of
-    neighbours.
-    """
+    """Divide the row by its root mean square, multiply by the weight, and rotate pairs of its last dims."""
     total = Float32(0.0)
     for w in cutlass.range_constexpr(DIM // 128):
         total = total + sums[w]
@@ -138,8 +136,9 @@ def norm_and_turn(held, sums, weight, cos_sin, positions, row, eps, thread):
 
 @cute.jit
 def write_row(cache, cache_stride_0, powers, held, slots, row, page_size, thread):
-    """A row of 512: e4m3 of each 64 channels over a power of two, the last 64 in bf16; and the powers for
-    `write_powers`.
+    """Write a row of 512 channels: e4m3 over a power of two per 64 channels, the last 64 channels in bf16.
+
+    `powers` gets the powers, for `write_powers`.
     """
     words = cute.make_rmem_tensor(2, cutlass.Uint32)
     words[0] = scalars.pair_of(held[0], held[1])
@@ -329,7 +328,7 @@ def write_row(cache, cache_stride_0, powers, held, slots, row, page_size, thread
 
 @cute.jit
 def write_powers(cache, cache_stride_0, powers, slots, row, page_size, thread):
-    """The scales of a row of 512, a byte for each 64 channels, and a byte of 0."""
+    """Write the scales of a row of 512 channels: a byte per 64 channels, then a byte of 0."""
     slot = slots[row]
     if (slot >= 0) & (thread < 2):
         page = slot // page_size
@@ -348,7 +347,7 @@ def compress(
     windows_stride: Int32, cache_stride: Int32, sums: cute.Pointer, powers: cute.Pointer, row: Int32,
     thread: Int32, warp: Int32, lane: Int32
 ):
-    """Four channels a thread."""
+    """Four channels per thread."""
     held = cute.make_rmem_tensor(4, Float32)
     worker = thread
     weigh_window(

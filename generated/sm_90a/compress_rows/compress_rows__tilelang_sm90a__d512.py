@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/compress_rows and what all kernels share in d
 edit those, not this file. Knobs: dim=512.
 
 roles
-  compress   threads 0..127  four channels a thread
+  compress   threads 0..127  four channels per thread
 buffers
   sums       4 float32, shared
   powers     8 int32, shared
@@ -19,14 +19,14 @@ from dsl_kernels.kernels.compress_rows import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
-DIM = 512  # channels of a row: 512 of attention's cache, 128 of the indexer's
+DIM = 512  # channels per row: 512 for attention's cache, 128 for the indexer's
 COMPRESS_BARRIER = 1
 COMPRESS_THREADS = 128
 
 
 @T.macro
 def weigh_window(held, kv, scores, ape, windows, row, ratio, span, thread):
-    """The softmax over a row's window of each channel of the thread, with the values as they come."""
+    """Compute, for each channel of the thread, the mean of a row's window by an online softmax."""
     value = T.alloc_local((16,), "uint32")
     score = T.alloc_local((16,), "uint32")
     bias = T.alloc_local((16,), "uint32")
@@ -67,7 +67,7 @@ def weigh_window(held, kv, scores, ape, windows, row, ratio, span, thread):
 
 @T.macro
 def sum_squares(sums, held, warp, lane):
-    """The sum of the squares of each warp's channels."""
+    """Sum the squares of each warp's channels."""
     total = T.alloc_var("float32", init=0.0)
     for i in T.unroll(4):
         total = total + held[i] * held[i]
@@ -78,9 +78,7 @@ def sum_squares(sums, held, warp, lane):
 
 @T.macro
 def norm_and_turn(held, sums, weight, cos_sin, positions, row, eps, thread):
-    """The row over the root of its mean square, times the weight; its last dims rotated in pairs of
-    neighbours.
-    """
+    """Divide the row by its root mean square, multiply by the weight, and rotate pairs of its last dims."""
     total = T.alloc_var("float32", init=0.0)
     for w in T.unroll(DIM // 128):
         total = total + sums[w]
@@ -103,8 +101,9 @@ def norm_and_turn(held, sums, weight, cos_sin, positions, row, eps, thread):
 
 @T.macro
 def write_row(cache, powers, held, slots, row, page_size, thread):
-    """A row of 512: e4m3 of each 64 channels over a power of two, the last 64 in bf16; and the powers for
-    `write_powers`.
+    """Write a row of 512 channels: e4m3 over a power of two per 64 channels, the last 64 channels in bf16.
+
+    `powers` gets the powers, for `write_powers`.
     """
     words = T.alloc_local((2,), "uint32")
     words[0] = scalars.pair_of(held[0], held[1])
@@ -310,7 +309,7 @@ def write_row(cache, powers, held, slots, row, page_size, thread):
 
 @T.macro
 def write_powers(cache, powers, slots, row, page_size, thread):
-    """The scales of a row of 512, a byte for each 64 channels, and a byte of 0."""
+    """Write the scales of a row of 512 channels: a byte per 64 channels, then a byte of 0."""
     slot = slots[row]
     if (slot >= 0) & (thread < 2):
         page = T.truncdiv(slot, page_size)
@@ -327,7 +326,7 @@ def compress(
     kv, scores, ape, weight, windows, positions, cos_sin, row_slots, eps, page_size, cache, ratio, span, sums,
     powers, row, thread, warp, lane
 ):
-    """Four channels a thread."""
+    """Four channels per thread."""
     held = T.alloc_local((4,), "float32")
     worker = thread
     weigh_window(held, kv, scores, ape, windows, row, ratio, span, worker)

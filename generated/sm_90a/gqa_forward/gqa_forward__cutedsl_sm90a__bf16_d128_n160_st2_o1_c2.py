@@ -53,7 +53,7 @@ from dsl_kernels.kernels.gqa_forward import cutedsl as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 DIM = 128  # elements of a head
-TILE = 160  # keys a tile
+TILE = 160  # keys per tile
 STAGES = 2  # tiles of keys, and of values, in flight
 CLUSTER = 2  # CTAs that share tiles of keys and values
 GROUPS = 2  # warpgroups of 64 query rows each
@@ -140,10 +140,10 @@ class Shared:
 
 @cute.jit
 def hide_keys(scores, row, key, skv, shift, thread):
-    """Scores of rows from `row` and keys from `key` on, `rows` a thread: -inf where there is no such key,
-    or the row does not see it.
+    """Set scores to -inf where there is no such key, or the row does not see it.
 
-    A row sees the keys up to its own number plus `shift`.
+    Rows begin with `row`, keys with `key`, and a thread has `rows` rows. A row sees the keys up to its
+    own number plus `shift`.
     """
     first = key + thread % 4 * 2
     last_0 = cutlass.min(skv - 1, row + (thread // 32 * 16 + thread % 32 // 4) + shift) - first
@@ -158,9 +158,9 @@ def hide_keys(scores, row, key, skv, shift, thread):
 
 @cute.jit
 def online_softmax_unseen(scores, top, total, factor, scale):
-    """Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
+    """Turn scores into weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
 
-    `factor` is what earlier weights shrink by. `unseen` says that a row may see no key of this tile.
+    `factor` is the factor on earlier weights. `unseen` says that a row may see no key of this tile.
     """
     risen_0 = cute.arch.fmax(top[0], fragment.quad_most(fragment.row_most(scores, 0)))
     shift_0 = cutlass.select_(risen_0 == -Float32.inf, 0.0, risen_0) * scale
@@ -198,9 +198,9 @@ def rescale_rows(acc, factor):
 
 @cute.jit
 def online_softmax(scores, top, total, factor, scale):
-    """Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
+    """Turn scores into weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
 
-    `factor` is what earlier weights shrink by. `unseen` says that a row may see no key of this tile.
+    `factor` is the factor on earlier weights. `unseen` says that a row may see no key of this tile.
     """
     risen_0 = cute.arch.fmax(top[0], fragment.quad_most(fragment.row_most(scores, 0)))
     shift_0 = risen_0 * scale
@@ -226,7 +226,7 @@ def online_softmax(scores, top, total, factor, scale):
 
 @cute.jit
 def divide_by_total(acc, top, total, scale):
-    """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
+    """Divide rows of the accumulator by their sums, and turn `top` into the natural logarithm of sum exp."""
     whole_0 = fragment.quad_sum(total[0])
     top[0] = (top[0] * scale + warps.log2(whole_0)) * LN_2
     inverse_0 = warps.rcp_approx(whole_0)
@@ -243,7 +243,7 @@ def divide_by_total(acc, top, total, scale):
 
 @cute.jit
 def store_lse(lse, values, batch, head, heads, row, sq, thread):
-    """One value a row to lse[batch, head, row ...], as far as there are rows."""
+    """Store one value per row to lse[batch, head, row ...], for the rows that exist."""
     if thread % 4 == 0:
         own_0 = row + (thread // 32 * 16 + thread % 32 // 4)
         if own_0 < sq:
@@ -257,7 +257,7 @@ def store_lse(lse, values, batch, head, heads, row, sq, thread):
 
 @cute.jit
 def stage_result(target, row, acc, thread):
-    """The accumulator, rounded to 16 bits, into rows `row` on of a shared tile."""
+    """Stage the accumulator, rounded to 16 bits, in a shared tile from row `row` on."""
     thread = scalars.anew(thread)
     for pair in cutlass.range_constexpr(GROUP_ROWS * DIM // 128 // 8):
         warps.store_matrices(

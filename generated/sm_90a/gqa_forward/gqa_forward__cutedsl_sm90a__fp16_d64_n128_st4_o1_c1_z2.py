@@ -54,7 +54,7 @@ from dsl_kernels.kernels.gqa_forward import cutedsl as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 DIM = 64  # elements of a head
-TILE = 128  # keys a tile
+TILE = 128  # keys per tile
 STAGES = 4  # tiles of keys, and of values, in flight
 GROUPS = 2  # warpgroups of 64 query rows each
 ROWS = 128
@@ -139,10 +139,10 @@ class Shared:
 
 @cute.jit
 def hide_keys(scores, row, key, skv, shift, thread):
-    """Scores of rows from `row` and keys from `key` on, `rows` a thread: -inf where there is no such key,
-    or the row does not see it.
+    """Set scores to -inf where there is no such key, or the row does not see it.
 
-    A row sees the keys up to its own number plus `shift`.
+    Rows begin with `row`, keys with `key`, and a thread has `rows` rows. A row sees the keys up to its
+    own number plus `shift`.
     """
     first = key + thread % 4 * 2
     last_0 = cutlass.min(skv - 1, row + (thread // 32 * 16 + thread % 32 // 4) + shift) - first
@@ -157,11 +157,10 @@ def hide_keys(scores, row, key, skv, shift, thread):
 
 @cute.jit
 def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
-    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-    two.
+    """Like `online_softmax`, but `top` stays where no score of a warp exceeds it by `rise` powers of two.
 
-    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
-    -0.0 where that is negative: then it always does.
+    Factors are then 1, and weights reach 2^rise. `limit` is the score from which `top` rises. Where
+    that score is negative, `limit` is -0.0, and `top` always rises.
     """
     factor[0] = Float32(1.0)
     factor[1] = Float32(1.0)
@@ -210,11 +209,10 @@ def rescale_rows(acc, factor):
 
 @cute.jit
 def online_softmax_lazily(scores, top, total, factor, limit, scale):
-    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-    two.
+    """Like `online_softmax`, but `top` stays where no score of a warp exceeds it by `rise` powers of two.
 
-    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
-    -0.0 where that is negative: then it always does.
+    Factors are then 1, and weights reach 2^rise. `limit` is the score from which `top` rises. Where
+    that score is negative, `limit` is -0.0, and `top` always rises.
     """
     factor[0] = Float32(1.0)
     factor[1] = Float32(1.0)
@@ -251,7 +249,7 @@ def online_softmax_lazily(scores, top, total, factor, limit, scale):
 
 @cute.jit
 def divide_by_total(acc, top, total, scale):
-    """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
+    """Divide rows of the accumulator by their sums, and turn `top` into the natural logarithm of sum exp."""
     whole_0 = fragment.quad_sum(total[0])
     top[0] = (top[0] * scale + warps.log2(whole_0)) * LN_2
     inverse_0 = warps.rcp_approx(whole_0)
@@ -268,7 +266,7 @@ def divide_by_total(acc, top, total, scale):
 
 @cute.jit
 def store_lse(lse, values, batch, head, heads, row, sq, thread):
-    """One value a row to lse[batch, head, row ...], as far as there are rows."""
+    """Store one value per row to lse[batch, head, row ...], for the rows that exist."""
     if thread % 4 == 0:
         own_0 = row + (thread // 32 * 16 + thread % 32 // 4)
         if own_0 < sq:
@@ -282,7 +280,7 @@ def store_lse(lse, values, batch, head, heads, row, sq, thread):
 
 @cute.jit
 def stage_result(target, row, acc, thread):
-    """The accumulator, rounded to 16 bits, into rows `row` on of a shared tile."""
+    """Stage the accumulator, rounded to 16 bits, in a shared tile from row `row` on."""
     thread = scalars.anew(thread)
     for pair in cutlass.range_constexpr(GROUP_ROWS * DIM // 128 // 8):
         warps.store_matrices(

@@ -53,7 +53,7 @@ from dsl_kernels.kernels.gqa_forward import tilelang as leaf
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 DIM = 64  # elements of a head
-TILE = 128  # keys a tile
+TILE = 128  # keys per tile
 STAGES = 4  # tiles of keys, and of values, in flight
 GROUPS = 2  # warpgroups of 64 query rows each
 ROWS = 128
@@ -68,10 +68,10 @@ PANEL = 64
 
 @T.macro
 def hide_keys(scores, row, key, skv, shift, thread):
-    """Scores of rows from `row` and keys from `key` on, `rows` a thread: -inf where there is no such key,
-    or the row does not see it.
+    """Set scores to -inf where there is no such key, or the row does not see it.
 
-    A row sees the keys up to its own number plus `shift`.
+    Rows begin with `row`, keys with `key`, and a thread has `rows` rows. A row sees the keys up to its
+    own number plus `shift`.
     """
     first = key + T.truncmod(thread, 4) * 2
     last_0 = T.min(
@@ -90,11 +90,10 @@ def hide_keys(scores, row, key, skv, shift, thread):
 
 @T.macro
 def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
-    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-    two.
+    """Like `online_softmax`, but `top` stays where no score of a warp exceeds it by `rise` powers of two.
 
-    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
-    -0.0 where that is negative: then it always does.
+    Factors are then 1, and weights reach 2^rise. `limit` is the score from which `top` rises. Where
+    that score is negative, `limit` is -0.0, and `top` always rises.
     """
     factor[0] = 1.0
     factor[1] = 1.0
@@ -147,11 +146,10 @@ def rescale_rows(acc, factor):
 
 @T.macro
 def online_softmax_lazily(scores, top, total, factor, limit, scale):
-    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-    two.
+    """Like `online_softmax`, but `top` stays where no score of a warp exceeds it by `rise` powers of two.
 
-    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
-    -0.0 where that is negative: then it always does.
+    Factors are then 1, and weights reach 2^rise. `limit` is the score from which `top` rises. Where
+    that score is negative, `limit` is -0.0, and `top` always rises.
     """
     factor[0] = 1.0
     factor[1] = 1.0
@@ -192,7 +190,7 @@ def online_softmax_lazily(scores, top, total, factor, limit, scale):
 
 @T.macro
 def divide_by_total(acc, top, total, scale):
-    """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
+    """Divide rows of the accumulator by their sums, and turn `top` into the natural logarithm of sum exp."""
     whole_0 = fragment.quad_sum(total[0])
     top[0] = (top[0] * scale + warps.log2(whole_0)) * LN_2
     inverse_0 = warps.rcp_approx(whole_0)
@@ -209,7 +207,7 @@ def divide_by_total(acc, top, total, scale):
 
 @T.macro
 def store_lse(lse, values, batch, head, row, sq, thread):
-    """One value a row to lse[batch, head, row ...], as far as there are rows."""
+    """Store one value per row to lse[batch, head, row ...], for the rows that exist."""
     if T.truncmod(thread, 4) == 0:
         own_0 = row + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4))
         if own_0 < sq:
@@ -221,7 +219,7 @@ def store_lse(lse, values, batch, head, row, sq, thread):
 
 @T.macro
 def stage_result(target, row, acc, thread):
-    """The accumulator, rounded to 16 bits, into rows `row` on of a shared tile."""
+    """Stage the accumulator, rounded to 16 bits, in a shared tile from row `row` on."""
     thread = scalars.anew(thread)
     for pair in T.unroll(GROUP_ROWS * DIM // 128 // 8):
         warps.store_matrices(

@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/merge_entries and what all kernels share in d
 edit those, not this file. Knobs: threads=256.
 
 roles
-  place      threads 0..255  an entry a thread
+  place      threads 0..255  an entry per thread
 buffers
 totals: 256 threads, 0 of 232448 bytes of shared memory, grid (rows, ceildiv(ranks * k, 256))
 """
@@ -15,7 +15,7 @@ from cutlass import Int32, Int64
 from dsl_kernels.device.cutedsl import warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-THREADS = 256  # entries a CTA, one a thread
+THREADS = 256  # entries per CTA, one per thread
 
 
 LAUNCH = Launch(
@@ -34,10 +34,10 @@ LAUNCH = Launch(
 
 @cute.jit
 def place_entry(scores, ids, entries, row, first, ranks, planes, rows, k, interleave, rank_stride, thread):
-    """Copy the entry of number `first` + thread, of those of all ranks in turn, to its place among them.
+    """Copy entry number `first` + thread, of the entries of all ranks in turn, to its place.
 
-    Before an entry of rank r, token t, another rank has the tokens of as many whole runs as rank r, and
-    one run more if it is dealt to before r.
+    Let token t of rank r be in run number n of its rank. Before this token another rank has its first n
+    runs, and one run more if that rank comes before r.
     """
     number = first + thread
     rank = number // k
@@ -81,7 +81,7 @@ def place(
     ordered_ids: cute.Pointer, ranks: Int32, planes: Int32, rows: Int32, k: Int32, row: Int32, tile: Int32,
     thread: Int32
 ):
-    """An entry a thread."""
+    """An entry per thread."""
     worker = thread
     place_entry(
         ordered_scores, ordered_ids, rank_entries, row, tile * THREADS, ranks, planes, rows, k, interleave,

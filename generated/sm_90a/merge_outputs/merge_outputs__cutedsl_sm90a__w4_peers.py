@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/merge_outputs and what all kernels share in d
 edit those, not this file. Knobs: warps=4, parts=peers.
 
 roles
-  merge      threads 0..127  a head of a row a warp
+  merge      threads 0..127  a head of a row per warp
 buffers
 totals: 128 threads, 0 of 232448 bytes of shared memory, grid (ceildiv(rows * heads, 4))
 """
@@ -15,7 +15,7 @@ from cutlass import Float32, Int32, Int64
 from dsl_kernels.device.cutedsl import floats, scalars, warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-WARPS = 4  # heads a CTA, one a warp
+WARPS = 4  # heads per CTA, one per warp
 
 
 LAUNCH = Launch(
@@ -42,9 +42,9 @@ def merge_peers_head(
     out, lse, outs, outs_stride_0, outs_stride_1, lses, lses_stride_0, peer_distances, attn_sink, first,
     ranks, rows, heads, lse_scale, warp, lane
 ):
-    """Merge head `first` + warp of all rows' heads from the ranks' own memory, by the same sums.
+    """Merge head `first` + warp of the heads of all rows from the memory of the ranks, with the same sums.
 
-    Loads of all ranks are under way together.
+    The loads from all ranks are in flight together.
     """
     number = first + warp
     if number < rows * heads:
@@ -101,7 +101,7 @@ def merge(
     lse_scale: Float32, out: cute.Pointer, lse: cute.Pointer, rows: Int32, heads: Int32, outs_stride_t: Int32,
     outs_stride_h: Int32, lses_stride_t: Int32, ranks: Int32, tile: Int32, warp: Int32, lane: Int32
 ):
-    """A head of a row a warp."""
+    """A head of a row per warp."""
     merge_peers_head(
         out, lse, outs, outs_stride_t, outs_stride_h, lses, lses_stride_t, peer_distances, attn_sink,
         tile * WARPS, ranks, rows, heads, lse_scale, warp, lane

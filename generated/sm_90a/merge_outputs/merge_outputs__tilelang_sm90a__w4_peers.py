@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/merge_outputs and what all kernels share in d
 edit those, not this file. Knobs: warps=4, parts=peers.
 
 roles
-  merge      threads 0..127  a head of a row a warp
+  merge      threads 0..127  a head of a row per warp
 buffers
 totals: 128 threads, 0 of 232448 bytes of shared memory, grid (ceildiv(rows * heads, 4))
 """
@@ -15,16 +15,16 @@ from dsl_kernels.kernels.merge_outputs import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
-WARPS = 4  # heads a CTA, one a warp
+WARPS = 4  # heads per CTA, one per warp
 
 
 @T.macro
 def merge_peers_head(
     out, lse, outs, lses, peer_distances, attn_sink, first, ranks, rows, heads, lse_scale, warp, lane
 ):
-    """Merge head `first` + warp of all rows' heads from the ranks' own memory, by the same sums.
+    """Merge head `first` + warp of the heads of all rows from the memory of the ranks, with the same sums.
 
-    Loads of all ranks are under way together.
+    The loads from all ranks are in flight together.
     """
     number = first + warp
     if number < rows * heads:
@@ -74,7 +74,7 @@ def merge_peers_head(
 
 @T.macro
 def merge(outs, lses, peer_distances, attn_sink, lse_scale, out, lse, rows, heads, ranks, tile, warp, lane):
-    """A head of a row a warp."""
+    """A head of a row per warp."""
     merge_peers_head(
         out, lse, outs, lses, peer_distances, attn_sink, tile * WARPS, ranks, rows, heads, lse_scale, warp,
         lane

@@ -4,7 +4,7 @@ Generated from dsl_kernels/kernels/resample_trajectories and what all kernels sh
 edit those, not this file. Knobs: search=global, targets=128, vector=1.
 
 roles
-  sample     threads 0..127  a target a thread, then pieces of rows
+  sample     threads 0..127  a target per thread, then pieces of rows
 buffers
   place      128 int32, shared
   weight     128 float32, shared
@@ -17,7 +17,7 @@ from cutlass import Float32, Int32, Int64
 from dsl_kernels.device.cutedsl import floats, scalars, warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-TARGETS = 128  # targets a CTA, one a thread
+TARGETS = 128  # targets per CTA, one per thread
 VECTOR = 1  # elements of a row that a thread moves at once
 
 
@@ -42,7 +42,7 @@ class Shared:
 
 @cute.jit
 def read_target(tgt_times, row, total, first, left, thread):
-    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    """Read the target time of each thread, from target `first` of `total` on; NaN past the `left` targets."""
     t = Float32(Float32(float("nan")))
     if thread < left:
         times = tgt_times + Int64(row) * total + first
@@ -52,7 +52,7 @@ def read_target(tgt_times, row, total, first, left, thread):
 
 @cute.jit
 def place_in_global(place, weight, src_times, row, n, t, thread):
-    """The upper row of each thread's target and its weight, from the times in global memory."""
+    """Find the upper row of each thread's target, and its weight, in times in global memory."""
     times = src_times + Int64(row) * n
     found = Int32(0)
     step = Int32(1 << (31 - warps.clz(n)))
@@ -73,7 +73,7 @@ def place_in_global(place, weight, src_times, row, n, t, thread):
 
 @cute.jit
 def blend(out, data, row, n, total, d, first, left, place, weight, thread):
-    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    """Write the rows of targets: the weighted mean of two rows, or one of the two as it is."""
     end = cutlass.min(TARGETS, left)
     low = cute.make_rmem_tensor(4, cutlass.Uint32)
     high = cute.make_rmem_tensor(4, cutlass.Uint32)
@@ -125,7 +125,7 @@ def sample(
     data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, n: Int32,
     d: Int32, m: Int32, place: cute.Pointer, weight: cute.Pointer, row: Int32, tile: Int32, thread: Int32
 ):
-    """A target a thread, then pieces of rows."""
+    """A target per thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
     left = m - first

@@ -1,1 +1,1 @@
-"""Leaves of grouped-query attention, by their text: those of every schedule, and Blackwell's."""
+"""Texts of the leaves of grouped-query attention: for all schedules, and for Blackwell's."""

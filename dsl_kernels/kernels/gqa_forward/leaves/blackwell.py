@@ -1,4 +1,4 @@
-"""Leaves of grouped-query attention on Blackwell by their text: the result stays in tensor memory, a row a lane."""
+"""Texts of Blackwell's leaves of attention: the result stays in tensor memory, one row per lane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ....tile.leaf_text import by_text
 
 @recorded
 def _load_times(m, part, acc, first, factor):
-    """Some columns of this thread's row of the result from `first` on, times a factor."""
+    """Load columns of this thread's row of the result from `first` on, times a factor."""
     m.do(load_columns(part, acc, first, m.thread))
     for pair in unrolled(part.size // 2):
         m.do(scale_pair(part, pair * 2, factor, 0.0))
@@ -25,7 +25,7 @@ def _load_times(m, part, acc, first, factor):
 def rescale_output(
     m: LeafRecorder, acc: Tensor[Float32], columns: int, factor: Registers[Float32], part: Registers[Float32],
 ) -> None:  # fmt: skip
-    """Each row of the result times its factor, some columns at a time; left alone where a warp's factors are 1."""
+    """Multiply each row of the result by its factor, unless a warp's factors are all 1."""
     if any_lane(factor[0] != 1.0):
         for step in unrolled(columns // part.size):
             _load_times(m, part, acc, step * part.size, factor[0])
@@ -34,7 +34,7 @@ def rescale_output(
 
 @by_text
 def finish_rows(m: LeafRecorder, top: Registers[Float32], total: Registers[Float32], scale: Float32) -> None:
-    """`top` becomes the natural logarithm of sum exp, `total` its own inverse."""
+    """Turn `top` into the natural logarithm of sum exp, and `total` into its inverse."""
     top[0] = (top[0] * scale + log2(total[0])) * LN_2
     total[0] = rcp_approx(total[0])
 
@@ -44,7 +44,7 @@ def stage_output(
     m: LeafRecorder, target: Shared[Any], acc: Tensor[Float32], columns: int, inverse: Registers[Float32],
     part: Registers[Float32], rounded: Registers[Any],
 ) -> None:  # fmt: skip
-    """The result's rows times `inverse`, rounded to 16 bits, into a shared tile, some columns at a time."""
+    """Stage the rows of the result times `inverse`, rounded to 16 bits, in a shared tile."""
     for step in unrolled(columns // part.size):
         _load_times(m, part, acc, step * part.size, inverse[0])
         fragment.round_to(m, rounded, part)

@@ -1,7 +1,8 @@
-"""Leaves of grouped-query attention by their text: causal and ragged masks, the online softmax and its epilogue.
+"""Texts of the leaves of attention: causal and ragged masks, the online softmax and its epilogue.
 
-On Hopper a thread has two rows of a tile as a product leaves it, on Blackwell one of 128 as tensor memory has it. A sum of
-weights is each thread's own, of its columns. Exponents are base 2: `scale` takes scores there.
+On Hopper a thread has two rows of a tile, as a product leaves it. On Blackwell a thread has one of 128 rows,
+as in tensor memory. Each thread sums the weights of its own columns. Exponents are base 2, and `scale` takes
+scores to that base.
 """
 
 from __future__ import annotations
@@ -26,17 +27,23 @@ INF = math.inf
 
 
 def _groups(scores, rows):
-    """A loop over groups of a thread's registers: four with two rows, one with a single row."""
+    """A loop over groups of a thread's registers.
+
+    A group has four with two rows, and one with a single row.
+    """
     return unrolled(scores.size // FOUR if rows == 2 else scores.size)
 
 
 def _of_row(j, r, rows):
-    """Of a thread's row `r` in group `j`: number and column of each register, behind the thread's first column."""
+    """The number and the column of each register of a thread's row `r` in group `j`.
+
+    Columns count from the thread's first column.
+    """
     return [(i, j * 8 + e) for e, i in enumerate(of_row(j, r))] if rows == 2 else [(j, j)]
 
 
 def _row(thread, r, rows):
-    """Which row of the tile a thread's row `r` is."""
+    """The row of the tile that a thread's row `r` is."""
     return first_row(thread) + 8 * r if rows == 2 else thread
 
 
@@ -49,9 +56,10 @@ def _over(function, scores, r, rows):
 def hide_keys(
     m: LeafRecorder, scores: Registers[Float32], row: Int32, key: Int32, skv: Int32, shift: Int32, rows: int,
 ) -> None:  # fmt: skip
-    """Scores of rows from `row` and keys from `key` on, `rows` a thread: -inf where there is no such key, or the row does not see it.
+    """Set scores to -inf where there is no such key, or the row does not see it.
 
-    A row sees the keys up to its own number plus `shift`.
+    Rows begin with `row`, keys with `key`, and a thread has `rows` rows. A row sees the keys up to its own
+    number plus `shift`.
     """
     first = key + m.thread % 4 * 2 if rows == 2 else key
     for r in range(rows):
@@ -62,7 +70,7 @@ def hide_keys(
 
 
 def _base(top, unseen):
-    """What scores are compared with; any number for a row that has seen no key."""
+    """The base that is taken from scores: the maximum, or 0 for a row that has seen no key."""
     return select(top == -INF, 0.0, top) if unseen else top
 
 
@@ -74,7 +82,7 @@ def _most(scores, r, rows):
 
 @recorded
 def _weigh(m, scores, total, r, shift, scale):
-    """Scores of a row to weights, and these to the thread's sum."""
+    """Turn the scores of a row into weights, and add these to the thread's sum."""
     rows = total.size
     for j in unrolled(scores.size // (2 * rows)):
         first = inline(j * (2 * rows) + 2 * r)
@@ -89,9 +97,9 @@ def online_softmax(
     m: LeafRecorder, scores: Registers[Float32], top: Registers[Float32], total: Registers[Float32],
     factor: Registers[Float32], scale: Float32, unseen: bool,
 ) -> None:  # fmt: skip
-    """Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
+    """Turn scores into weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
 
-    `factor` is what earlier weights shrink by. `unseen` says that a row may see no key of this tile.
+    `factor` is the factor on earlier weights. `unseen` says that a row may see no key of this tile.
     """
     for r in range(top.size):
         risen = named(f"risen_{r}", maximum(top[r], _most(scores, r, top.size)))
@@ -103,9 +111,10 @@ def online_softmax(
 
 
 def _reaches(scores, limit, bits):
-    """Whether a score of this thread reaches the limit of its row; by their bits, three integers are compared at once.
+    """Whether a score of this thread reaches its row's limit. By bits, integers compare three at once.
 
-    Negative numbers compare the other way round as integers, which is why a limit below zero is -0.0, the least of all.
+    As integers, negative numbers compare the other way round. So a limit below zero is -0.0, the least
+    integer.
     """
     reached, rows = [], limit.size
     for r in range(rows):
@@ -122,10 +131,10 @@ def online_softmax_lazily(
     factor: Registers[Float32], limit: Registers[Float32], scale: Float32, rise: int, unseen: bool,
     bits: bool,
 ) -> None:  # fmt: skip
-    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of two.
+    """Like `online_softmax`, but `top` stays where no score of a warp exceeds it by `rise` powers of two.
 
-    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and -0.0 where that is
-    negative: then it always does.
+    Factors are then 1, and weights reach 2^rise. `limit` is the score from which `top` rises. Where that
+    score is negative, `limit` is -0.0, and `top` always rises.
     """
     for r in range(top.size):
         factor[r] = 1.0
@@ -147,7 +156,7 @@ def divide_by_total(
     m: LeafRecorder, acc: Registers[Float32], top: Registers[Float32], total: Registers[Float32],
     scale: Float32,
 ) -> None:  # fmt: skip
-    """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
+    """Divide rows of the accumulator by their sums, and turn `top` into the natural logarithm of sum exp."""
     for r in range(2):
         whole = named(f"whole_{r}", quad_sum(total[r]))
         top[r] = (top[r] * scale + log2(whole)) * LN_2
@@ -160,7 +169,7 @@ def store_lse(
     m: LeafRecorder, lse: Writes[Global[Float32]], values: Registers[Float32], batch: Int32, head: Int32,
     heads: Int32, row: Int32, sq: Int32,
 ) -> None:  # fmt: skip
-    """One value a row to lse[batch, head, row ...], as far as there are rows."""
+    """Store one value per row to lse[batch, head, row ...], for the rows that exist."""
     count = values.size
     if count == 1 or m.thread % 4 == 0:
         for r in range(count):
@@ -171,7 +180,7 @@ def store_lse(
 
 @by_text
 def stage_result(m: LeafRecorder, target: Shared[Any], row: Int32, acc: Registers[Float32]) -> None:
-    """The accumulator, rounded to 16 bits, into rows `row` on of a shared tile."""
+    """Stage the accumulator, rounded to 16 bits, in a shared tile from row `row` on."""
     thread = anew(m.thread)
     first, column = row + thread // WARP * 16 + thread % 16, thread % WARP // 16 * 8
     for pair in unrolled(acc.size // 8):

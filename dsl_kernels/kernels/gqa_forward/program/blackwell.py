@@ -43,12 +43,12 @@ from .common import (
 
 
 def declare(k: SimpleNamespace) -> Schedule:
-    """Two warpgroups with 128 rows each in tensor memory: scores, then their weights, and the result."""
+    """Two warpgroups have 128 rows each in tensor memory: scores, then weights, and the result."""
     dtype = DTYPES[k.dtype]
     mma = (Reader("mma", Engine.TCGEN05),)
 
     def held(text: str, side: int, columns: int, of: str = "float32", doc: str = "") -> Buffer:
-        """Registers of each thread, which has a row."""
+        """Registers of a thread, which has one row."""
         return Buffer.own(f"{text}_{side}", f"soften_{side}", columns, of, LANES, doc)
 
     def of_side(side: int) -> tuple[Buffer, ...]:
@@ -63,8 +63,8 @@ def declare(k: SimpleNamespace) -> Schedule:
             held("rounded", side, HELD, dtype),
             held("top", side, 1, doc="running maximum of a row's scores"),
             held("total", side, 1, doc="running sum of a row's weights"),
-            held("factor", side, 1, doc="what earlier weights of a row shrink by"),
-            held("limit", side, 1, doc="the score from which on a row's maximum rises"),
+            held("factor", side, 1, doc="factor on earlier weights of a row"),
+            held("limit", side, 1, doc="the score from which a row's maximum rises"),
         )
 
     def pipelines(side: int) -> tuple[Pipeline, ...]:
@@ -114,7 +114,10 @@ def declare(k: SimpleNamespace) -> Schedule:
     return schedule(
         k, LANES, len(SIDES), mma,
         roles=(
-            *(Role(f"soften_{side}", 4, doc=f"softmax and epilogue of the {text} 128 rows") for side, text in zip(SIDES, ("first", "last"), strict=True)),
+            *(
+                Role(f"soften_{side}", 4, doc=f"softmax and epilogue of the {text} 128 rows")
+                for side, text in zip(SIDES, ("first", "last"), strict=True)
+            ),
             Role("load", 1, doc="queries, keys and values"),
             Role("mma", 1, doc="issues every tcgen05.mma and commit"),
         ),
@@ -127,9 +130,9 @@ def declare(k: SimpleNamespace) -> Schedule:
 
 @recorded
 def _issue(m: Recorder, s: Work) -> None:
-    """Scores of the next tile before the second product of this one, of one side after the other.
+    """Issue the scores of the next tile before the second product of this tile, one side after the other.
 
-    The first side leaves out the tiles whose keys none of its rows sees: they come first.
+    The first side skips the tiles whose keys none of its rows sees. These tiles come first.
     """
     groups = len(SIDES)
     done: Int32 = 0
@@ -186,9 +189,10 @@ def _issue(m: Recorder, s: Work) -> None:
 
 @recorded
 def _softmax(m: Recorder, s: Work, side: int) -> None:
-    """The weights of a tile while the scores of the next one are in flight; the result stays in tensor memory.
+    """Compute the weights of a tile while the scores of the next tile are in flight.
 
-    Tiles are those that its rows see. Where a maximum rises it is rescaled, before the weights are handed on.
+    The result stays in tensor memory. Where a maximum rises, the result is rescaled before the weights are
+    handed on. Tiles are those that the rows of this side see.
     """
     scores, weights, part, rounded, top, total, factor, limit = (
         m.buffer(f"{text}_{side}")
@@ -224,7 +228,7 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
         m.fill(total, 0.0)
         m.fill(limit, -0.0)
         step(0, True, True)
-        # The last tiles come first: those that some row does not see whole.
+        # The last tiles come first. Some row does not see these whole.
         whole = inline(minimum(s.skv, s.seen + (first_row + 1)) // m.k.tile)
         masked: Int32 = maximum(1, s.tiles - whole)
         for i in range(1, masked):

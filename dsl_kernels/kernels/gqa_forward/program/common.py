@@ -1,4 +1,4 @@
-"""What the schedules of attention share: sizes, the walk over work items, the role that loads, the store of a result."""
+"""The common part of attention's schedules: sizes, work items, the loading role, the store of a result."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ..problem import DTYPES
 
 SHARED, REGISTER, TENSOR = Space.SHARED, Space.REGISTER, Space.TENSOR
 GROUP_ROWS = Size(64, "GROUP_ROWS")
-# On Blackwell a warpgroup has a row a lane of tensor memory.
+# On Blackwell a warpgroup has one row per lane of tensor memory.
 LANES = Size(128, "GROUP_ROWS")
 SIDES = (0, 1)
-# Columns of the result that it has in registers at once.
+# Columns of the result that a Blackwell thread has in registers at once.
 HELD = Size(32, "HELD")
-# Registers of a thread by the number of warpgroups that attend: of those, and of the one that loads.
+# Registers per thread, by the number of attending warpgroups: of these, and of the warpgroup that loads.
 REGISTERS = {1: (232, 40), 2: (232, 40), 3: (160, 32)}
-# Columns of one copy: 128 bytes, what a swizzled row of shared memory has.
+# Columns per copy: 128 bytes, the width of a swizzled row of shared memory.
 PANEL = Size(64, "PANEL")
 # A maximum rises when a score exceeds it by this many powers of two; float16 holds weights up to 2^15.
 RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
 
 
 class Kernel(Names):
-    """Pipelines, operands, sizes, scalars and buffers of attention; which buffers there are depends on the schedule."""
+    """Pipelines, operands, sizes, scalars and buffers of attention. Schedules differ in their buffers."""
 
     k: Channel
     q: Channel
@@ -54,24 +54,24 @@ class Kernel(Names):
 
 
 def group_rows(k: SimpleNamespace) -> Size:
-    """Query rows of a warpgroup."""
+    """Query rows per warpgroup."""
     return GROUP_ROWS if hasattr(k, "groups") else LANES
 
 
 def query_rows(k: SimpleNamespace) -> Size:
-    """Query rows of a CTA."""
+    """Query rows per CTA."""
     return Size(group_rows(k) * getattr(k, "groups", len(SIDES)), "ROWS")
 
 
 def tensor_map(operand: str, rows: int, k: SimpleNamespace) -> TensorMap:
-    """Boxes of `rows` steps of one head, a panel of its elements wide; zeros past the end of the sequence."""
+    """Boxes of `rows` steps of one head, a panel wide; zeros past the end of the sequence."""
     steps, heads = ("sq", "heads") if operand in ("q", "out") else ("skv", "kv_heads")
     strides = tuple(f"{operand}_stride_{axis} * 2" for axis in "shb")
     if operand == "out":
         strides = (f"heads * {k.dim} * 2", f"{k.dim} * 2", f"sq * heads * {k.dim} * 2")
     return TensorMap(
-        f"{operand}_map", operand, DTYPES[k.dtype].upper(), (str(k.dim), steps, heads, "b"), strides, (PANEL, rows, 1, 1),
-        (1,) * 4, swizzle="128B", l2_promotion="L2_128B",
+        f"{operand}_map", operand, DTYPES[k.dtype].upper(), (str(k.dim), steps, heads, "b"), strides,
+        (PANEL, rows, 1, 1), (1,) * 4, swizzle="128B", l2_promotion="L2_128B",
     )  # fmt: skip
 
 
@@ -84,35 +84,42 @@ def schedule(
     k: SimpleNamespace, rows: int, copies: int, reader: tuple[Reader, ...], buffers: tuple[Buffer, ...],
     pipelines: tuple[Pipeline, ...] = (), **more: Any,
 ) -> Schedule:  # fmt: skip
-    """What both structures declare alike: `copies` of `rows` queries, rings of keys and of values for `reader`, and the grid."""
+    """The common part of both schedules: `copies` of `rows` queries, rings of keys and values, the grid."""
     tile, clustered = k.tile // k.cluster, k.cluster > 1
     return Schedule(
-        buffers=(shared(k, "q_s", rows, copies), *(shared(k, f"{x}_s", k.tile, k.stages) for x in "kv"), *buffers),
+        buffers=(
+            shared(k, "q_s", rows, copies), *(shared(k, f"{x}_s", k.tile, k.stages) for x in "kv"), *buffers,
+        ),
         pipelines=(
             Pipeline("q", ("q_s",), "load", Engine.BULK, reader, copies),
-            *(Pipeline(x, (f"{x}_s",), "load", Engine.BULK, reader, k.stages, multicast=clustered) for x in "kv"),
+            *(
+                Pipeline(x, (f"{x}_s",), "load", Engine.BULK, reader, k.stages, multicast=clustered)
+                for x in "kv"
+            ),
             *pipelines,
         ),
         grid=(dim("ctas"), k.cluster),
         axes=("cta", "rank"),
         cluster=(1, k.cluster, 1),
         group=(1,) if clustered else (),
-        maps=tuple(tensor_map(x, n, k) for x, n in (("q", rows), ("k", tile), ("v", tile), ("out", group_rows(k)))),
+        maps=tuple(
+            tensor_map(x, n, k) for x, n in (("q", rows), ("k", tile), ("v", tile), ("out", group_rows(k)))
+        ),
         min_ctas_per_sm=1,
         **more,
     )  # fmt: skip
 
 
 class Work(State, Kernel):
-    """What a role knows of its CTA's work items, and of the one that it is at."""
+    """The work items of a CTA, as a role knows them, and the current item."""
 
     blocks: Value
     bundles: Value
     all_items: Value
     items: Int32
     shift: Int32
-    # The item that the role is at. A bundle has a head for each CTA of the cluster. Rows begin at `row`, which sees keys
-    # 0 to `seen`, and its rows see keys of the first `tiles` tiles.
+    # The current item. A bundle has a head for each CTA of the cluster. The item's rows begin at `row`, which
+    # sees keys 0 to `seen`. The rows see keys of the first `tiles` tiles.
     bundle: Value
     row: Int32
     seen: Value
@@ -123,7 +130,7 @@ class Work(State, Kernel):
 
 @recorded
 def start(m: Recorder) -> Work:
-    """What every thread does first: the barriers, and this CTA's number of items."""
+    """Every thread first waits for the barriers and computes this CTA's number of items."""
     s = Work(m)
     s.blocks = ceildiv(s.sq, query_rows(m.k))
     s.bundles = s.b * s.heads // m.k.cluster
@@ -136,15 +143,19 @@ def start(m: Recorder) -> Work:
 
 @recorded
 def _turned(s: Work, item: Any) -> Any:
-    """This CTA's place in a round of items: rounds alternate in direction, so that no CTA always has the heavier one."""
+    """This CTA's place in a round of items.
+
+    Rounds alternate in direction, so that no CTA always has the heavier item.
+    """
     return s.m.block(0) + item % 2 * (s.ctas - 1 - 2 * s.m.block(0))
 
 
 @recorded
 def place_item(s: Work, item: Value, rows: int | None = None) -> None:
-    """Where the item lies, and how many tiles of keys its first `rows` rows see, by default all of its rows.
+    """Find the place of an item, and how many tiles of keys its first `rows` rows see (by default all rows).
 
-    `abreast` heads (one a CTA of the cluster) are worked on side by side, the last block of rows of each first.
+    `abreast` bundles of heads are in work side by side, the last block of rows of each first. A bundle has a
+    head for each CTA of the cluster.
     """
     m, abreast = s.m, s.abreast
     number: Int32 = _turned(s, item) + item * s.ctas
@@ -159,7 +170,7 @@ def place_item(s: Work, item: Value, rows: int | None = None) -> None:
 
 @recorded
 def place_head(s: Work) -> None:
-    """The sequence and the head of an item."""
+    """Find the sequence and the head of an item."""
     m, cluster = s.m, s.m.k.cluster
     pair: Int32 = s.bundle * cluster + m.block(1) if cluster > 1 else s.bundle
     s.batch = pair // s.heads
@@ -172,7 +183,10 @@ def panels(m: Recorder) -> range:
 
 @recorded
 def load(m: Recorder, s: Work) -> None:
-    """Queries, and tiles of keys and values from the last to the first; `done` tiles belong to earlier items."""
+    """Copy queries, and tiles of keys and values from the last to the first.
+
+    `done` tiles belong to earlier items.
+    """
     done: Int32 = 0
     for item in range(s.items):
         place_item(s, item)
@@ -180,7 +194,10 @@ def load(m: Recorder, s: Work) -> None:
         kv_head = s.head * s.kv_heads // s.heads
 
         def copy(slot: Filling, operand: str, rows: int, *place: Value, shared: bool) -> None:
-            """`rows` rows of one head at `place`; a part of them by each CTA of the cluster where all take them."""
+            """Copy `rows` rows of one head at `place`.
+
+            If `shared`, each CTA of the cluster copies a part for all.
+            """
             share = rows // m.k.cluster if shared else rows
             part = inline(m.block(1) * share if share < rows else 0)
             batch, head, row = place
@@ -206,13 +223,13 @@ def load(m: Recorder, s: Work) -> None:
         copy_tile("v", s.tiles - 1)
         done += s.tiles
     if m.arch.tmem_columns and m.k.cluster > 1:
-        m.comment("A commit may arrive late: this CTA must still be there.")
+        m.comment("A commit of a peer may arrive late: this CTA must not have ended.")
         s.k.producer.drain(done)
         s.v.producer.drain(done)
 
 
 @recorded
 def store_rows(s: Work, barrier: str, staged: View, row: Value) -> None:
-    """What a warpgroup has staged, to the output from `row` on."""
+    """Store the result that a warpgroup has staged to the output, from `row` on."""
     boxes = [(column, Box("out_map", (s.batch, s.head, row, column))) for column in panels(s.m)]
     s.m.store(barrier, *((box, staged.columns(column, PANEL)) for column, box in boxes))

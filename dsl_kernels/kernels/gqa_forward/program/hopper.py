@@ -53,7 +53,10 @@ def declare(k: SimpleNamespace) -> Schedule:
     return schedule(
         k, query_rows(k), 1, reader,
         roles=(
-            Role("attend", 4, registers=REGISTERS[k.groups][0], doc="64 rows each: products, softmax, epilogue", replicas=k.groups),
+            Role(
+                "attend", 4, registers=REGISTERS[k.groups][0],
+                doc="64 rows each: products, softmax, epilogue", replicas=k.groups,
+            ),
             Role("load", 4, registers=REGISTERS[k.groups][1], doc="queries, keys and values", active=1),
         ),
         buffers=(
@@ -62,15 +65,18 @@ def declare(k: SimpleNamespace) -> Schedule:
             held("weights", k.tile, dtype),
             held("acc", k.dim, "float32"),
             rows("top", "running maximum of a row's scores"),
-            Buffer.own("total", "attend", 2, doc="running sum of a row's weights, of a thread's own columns"),
-            *((rows("factor", "what earlier weights of a row shrink by"),) if soft else ()),
-            *((rows("limit", "the score from which on a row's maximum rises"),) if soft and k.lazy else ()),
+            Buffer.own("total", "attend", 2, doc="running sum of a row's weights in a thread's columns"),
+            *((rows("factor", "factor on earlier weights of a row"),) if soft else ()),
+            *((rows("limit", "the score from which a row's maximum rises"),) if soft and k.lazy else ()),
         ),
         mmas=(
-            Mma("qk", "wgmma", "attend", GROUP_ROWS, k.tile, k.dim, dtype, a="q_s", b="k_s", acc="scores", doc="S = Q K^T"),
             Mma(
-                "pv", "wgmma", "attend", GROUP_ROWS, k.dim, k.tile, dtype, b_major="mn", a_space=REGISTER, a="weights", b="v_s",
-                acc="acc", doc="O += P V",
+                "qk", "wgmma", "attend", GROUP_ROWS, k.tile, k.dim, dtype, a="q_s", b="k_s", acc="scores",
+                doc="S = Q K^T",
+            ),
+            Mma(
+                "pv", "wgmma", "attend", GROUP_ROWS, k.dim, k.tile, dtype, b_major="mn", a_space=REGISTER,
+                a="weights", b="v_s", acc="acc", doc="O += P V",
             ),
         ),
         named_barriers={"staged": ("attend",)},
@@ -81,7 +87,7 @@ def declare(k: SimpleNamespace) -> Schedule:
 
 @recorded
 def _attend(m: Recorder, s: Work) -> None:
-    """A warpgroup of Hopper: its 64 rows' scores, softmax and result, all in registers."""
+    """Hopper: a warpgroup has the scores, softmax and result of its 64 rows, all in registers."""
     top, total, soft = s.top, s.total, m.k.ablation != "nosoftmax"
     scale = s.sm_scale * LOG2_E
     first_row = inline(m.replica * GROUP_ROWS if m.k.groups > 1 else 0)
@@ -90,7 +96,8 @@ def _attend(m: Recorder, s: Work) -> None:
         place_item(s, item)
         place_head(s)
         own_row = s.row + first_row
-        # Its rows see fewer keys than those of the warpgroups after it: the tiles of the others come first.
+        # The rows of a warpgroup see fewer keys than the rows of later ones. The tiles of the others come
+        # first.
         others: Int32 = s.tiles - ceildiv(minimum(s.skv, s.seen + (first_row + GROUP_ROWS)), m.k.tile)
 
         def score(i: Value) -> Reading:
@@ -117,7 +124,7 @@ def _attend(m: Recorder, s: Work) -> None:
                 leaf.online_softmax(m, *rows, scale, hidden)
 
         def step(i: Value, hidden: bool) -> None:
-            """The scores of tile i and its weights, while the second product of the tile before runs."""
+            """The scores and weights of tile i, while the second product of the previous tile runs."""
             if m.k.order:
                 m.take_turn("issue")
             keys = score(i)
@@ -149,7 +156,7 @@ def _attend(m: Recorder, s: Work) -> None:
         score(others).release()
         softmax(others, True)
         fragment.round_to(m, s.weights, s.scores)
-        # The last tiles come first: those that some row does not see whole.
+        # The last tiles come first. Some row does not see these whole.
         whole = inline(minimum(s.skv, s.seen + (first_row + 1)) // m.k.tile)
         masked: Int32 = maximum(others + 1, s.tiles - whole)
         for i in range(others + 1, masked):

@@ -95,8 +95,7 @@ def pick_bin(
 
 @recorded
 def _bin_of(m, first, counts, need):
-    """The bin with the `need`-th key, among bins from `first` on; the keys in it, and in the bins before
-    it."""
+    """The bin with the `need`-th key, among bins from `first` on; the keys in it, and those before it."""
     digit: Int32 = first
     inside: Int32 = counts[0]
     before: Int32 = 0

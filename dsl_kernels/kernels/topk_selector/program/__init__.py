@@ -48,8 +48,7 @@ def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 
 def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    """Refuse a k whose positions have no room, or whose list would often overflow: it holds 2 k keys or
-    more."""
+    """Refuse a k without room for its positions, or whose list would often overflow: lists hold 2 k keys."""
     space = SimpleNamespace(**knobs)
     most = min(MAX_K, sizes(space)["listed"] // 2) if space.sample else MAX_K
     return None if call["k"] <= most else f"k = {call['k']} exceeds {most}"

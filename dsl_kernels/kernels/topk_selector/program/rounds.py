@@ -77,8 +77,7 @@ class Selection(State, Kernel):
 
 
 def glances(m: Recorder) -> bool:
-    """Whether a glance at 32 scores comes first: in a cluster, whose rounds are expensive, without a
-    sample."""
+    """Whether a glance at 32 scores comes first: in a cluster without a sample, where rounds cost much."""
     return bool(m.k.group > 1 and not m.k.sample)
 
 
