@@ -4,11 +4,17 @@
 | --- | --- | --- |
 | `leaves_*.py` | a case of each leaf | test_leaves |
 | `mutated_*.py` | structures whose bodies are broken | test_mutated_texts |
+| `seeded_<op>.py` | `CASES`: a variant, its workload and splits, bugs of its PTX | test_mutated_variants |
+| | `LONG`, `LAUNCHES`: workloads and launches that the problem does not name | |
 | `sizes_<op>.py` | `GRID`: calls that selection serves | test_registry, test_cost |
 | | `COUNTED`: small calls whose bodies are walked and counted | test_cost |
 | | `WALKED`: sizes of each form that the clock walks; 0 stands for the variant's own | test_clock |
 | | `RECORDED`: more calls whose choice is recorded | test_selections |
 | | `of_point`: the call of a tuned point's form and sizes | test_selections |
+| | `EMULATED`: beginnings of the names of workloads that reach most paths at a small size | test_emulator |
+| | `AGREED`: the same of workloads on which DSLs are compared | test_backends_agree |
+| | `CHEAP`: by architecture, how the variant that compiles fastest is named | test_probes |
+| | `SLOW`, `TRACED`: DSLs and architectures that compile slowly, that are always traced | test_probes |
 | `selections.json` | what is chosen for these calls | test_selections |
 
 Deleting the folder of an operation, its folder in `dsl_kernels/kernels` and its generated modules removes it.

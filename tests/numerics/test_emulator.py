@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import kernel_folders
 import pytest
 import torch
 
@@ -28,32 +29,19 @@ INTERLEAVINGS = {
     "random": Interleaving.random(1),
     "adversarial": Interleaving.adversarial(2),
 }
-# The workloads that reach most of a variant's paths at a small size; tiny ones if an operation has none of
-# them.
-SMALL = (
-    "decode_tiny",
-    "decode_ragged",
-    "decode_mtp3",
-    "prefill_tiny",
-    "prefill_ragged",
-    "tiny_paged",
-    "starts",
-    "offsets_columns",
-    "mapped_paged",
-    "values_paged",
-    "higher_ties",
-    "ids_mixed",
-    "ids_holes",
-    "fp8_raw",
-)
+SIZES = kernel_folders.of_each("sizes")
 
 
 def cases():
-    """Every interleaving on a variant's first workload; on its other workloads, the interleavings in turn."""
+    """Every interleaving on a variant's first workload; on its other workloads, the interleavings in turn.
+
+    The workloads are those of its folder that reach most paths at a small size; without them the tiny ones.
+    """
     found = []
     for number, variant in enumerate(variants.variants()):
         tiny, edge = (trial.workloads(variant, tier) for tier in ("tiny", "edge"))
-        small = [workload for workload in (*tiny, *edge) if workload.name.startswith(SMALL)] or tiny
+        begin = getattr(SIZES.get(variant.op), "EMULATED", ())
+        small = [workload for workload in (*tiny, *edge) if workload.name.startswith(begin)] or tiny
         for place, workload in enumerate(small):
             chosen = (
                 INTERLEAVINGS.items()

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import kernel_folders
 import pytest
 import sampling
 import torch
@@ -36,34 +37,18 @@ from dsl_kernels.tile.lang import START, Body
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
 
-# The variant of each program, DSL and architecture that compiles fastest.
-CHEAP = {
-    ("gqa_forward", "sm_90a"): "bf16_d64",
-    ("lightning_indexer", "sm_90a"): "decode_h32_q1_",
-    ("lightning_indexer", "sm_100a"): "decode_h32_q1_",
-    ("resample_trajectories", "sm_90a"): "global",
-    ("resample_trajectories", "sm_100a"): "global",
-    ("sparse_mla", "sm_90a"): "h8_bf16",
-    ("sparse_mla", "sm_100a"): "h8_bf16",
-    ("topk_selector", "sm_90a"): "g1_t512_r8",
-    ("topk_selector", "sm_100a"): "g1_t512_r8",
-}
-
+SIZES = kernel_folders.of_each("sizes")
 # Only run with TEST_ALL=1.
-SLOW = {
-    ("lightning_indexer", "tilelang", "sm_90a"),
-    ("sparse_mla", "tilelang", "sm_90a"),
-    ("sparse_mla", "tilelang", "sm_100a"),
-    ("topk_selector", "tilelang", "sm_90a"),
-}
-# Always traced: products in flight by wgmma, and tcgen05.
-TRACED = {("sparse_mla", "cutedsl", "sm_90a"), ("lightning_indexer", "cutedsl", "sm_100a")}
+SLOW = {(op, *key) for op, module in SIZES.items() for key in getattr(module, "SLOW", ())}
+TRACED = {(op, *key) for op, module in SIZES.items() for key in getattr(module, "TRACED", ())}
 
 
 def cheap(op: str, backend: str, arch: str) -> Variant | None:
-    found = variants.variants(op, backend, arch)
-    wanted = CHEAP.get((op, arch), "")
-    return next((v for v in found if v.id.split("__")[2].startswith(wanted)), found[0] if found else None)
+    """The variant of a program, DSL and architecture that compiles fastest."""
+    committed = variants.variants(op, backend, arch)
+    begin = getattr(SIZES.get(op), "CHEAP", {}).get(arch, "")
+    named = (v for v in committed if v.id.split("__")[2].startswith(begin))
+    return next(named, committed[0] if committed else None)
 
 
 def chosen(full: bool = True) -> list[Variant]:

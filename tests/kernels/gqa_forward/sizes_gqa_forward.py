@@ -26,6 +26,9 @@ WALKED = {
     for form in ("fp16", "bf16")
 }
 
+AGREED = ("tiny_causal_fp16",)
+CHEAP = {"sm_90a": "bf16_d64"}
+
 
 def of_point(form: str, sizes: dict[str, int]) -> registry.Call:
     return gqa(form=form, **sizes)

@@ -72,6 +72,13 @@ WALKED = {
                     "skip_below": 0, "compressed": 0},
 }  # fmt: skip
 
+EMULATED = ("decode_tiny", "decode_ragged", "decode_mtp3", "prefill_tiny", "prefill_ragged")
+AGREED = ("decode_ragged", "prefill_ragged")
+CHEAP = {"sm_90a": "decode_h32_q1_", "sm_100a": "decode_h32_q1_"}
+SLOW = {("tilelang", "sm_90a")}
+# Tensor memory.
+TRACED = {("cutedsl", "sm_100a")}
+
 
 def of_point(form: str, sizes: dict[str, int]) -> registry.Call:
     if form == "decode":

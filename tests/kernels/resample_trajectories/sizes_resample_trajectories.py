@@ -22,6 +22,8 @@ COUNTED = [
     for (b, n, m, d), a in product(((1, 2, 5, 8), (2, 300, 131, 5), (3, 20000, 70, 16)), ARCHS)
 ]
 
+CHEAP = {"sm_90a": "global", "sm_100a": "global"}
+
 
 def of_point(form: str, sizes: dict[str, int]) -> registry.Call:
     return resample(**sizes)

@@ -52,6 +52,13 @@ WALKED = {
             "page_bytes": 33792, "extra_page_bytes": 33792},
 }  # fmt: skip
 
+EMULATED = ("ids_mixed", "ids_holes", "fp8_raw")
+AGREED = ("tiny_h16", "ids_mixed")
+CHEAP = {"sm_90a": "h8_bf16", "sm_100a": "h8_bf16"}
+SLOW = {("tilelang", "sm_90a"), ("tilelang", "sm_100a")}
+# Products in flight by wgmma.
+TRACED = {("cutedsl", "sm_90a")}
+
 
 def of_point(form: str, sizes: dict[str, int]) -> registry.Call:
     return mla(sizes["t"], sizes["heads"], sizes["topk"], form)

@@ -31,6 +31,11 @@ COUNTED = [
     a in product(((1, 320, 64), (4, 2048, 2048), (3, 4096, 512), (2, 40000, 2048), (1, 131072, 2048)), ARCHS)
 ]  # fmt: skip
 
+EMULATED = ("tiny_paged", "starts", "offsets_columns", "mapped_paged", "values_paged", "higher_ties")
+AGREED = ("tiny_paged", "starts", "scores_ties")
+CHEAP = {"sm_90a": "g1_t512_r8", "sm_100a": "g1_t512_r8"}
+SLOW = {("tilelang", "sm_90a")}
+
 
 def of_point(form: str, sizes: dict[str, int]) -> registry.Call:
     return topk(sizes["rows"], sizes["max_len"], sizes["k"], form)
