@@ -1,4 +1,4 @@
-"""Seeded bugs of PTX of grouped-query attention: variant, workload, splits (0: as planned), what is broken."""
+"""Seeded bugs of PTX of grouped-query attention: variant, workload, splits (0: as planned), what breaks."""
 
 from __future__ import annotations
 
