@@ -46,7 +46,7 @@ def of_each(part: str) -> dict[str, ModuleType]:
     """Import the `<part>_<op>.py` of each folder that has it: operation -> module."""
     return {
         op: module
-        for op, found in modules(part).items()
-        for module in found
+        for op, files in modules(part).items()
+        for module in files
         if module.__name__ == f"{part}_{op}"
     }

@@ -39,9 +39,9 @@ class Tree:
         self.before = self.files()
 
     def files(self) -> dict[str, str]:
-        found = (path for path in sorted(self.root.rglob("*")) if path.is_file())
+        paths = (path for path in sorted(self.root.rglob("*")) if path.is_file())
         return {
-            path.relative_to(self.root).as_posix(): sha256(path.read_bytes()).hexdigest() for path in found
+            path.relative_to(self.root).as_posix(): sha256(path.read_bytes()).hexdigest() for path in paths
         }
 
     def add(self, folder: Path) -> set[str]:

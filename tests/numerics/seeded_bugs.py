@@ -21,12 +21,12 @@ class Mutation:
     sites: str = "each"
 
     def edits(self, ptx: str) -> Iterator[str]:
-        found = list(re.finditer(self.pattern, ptx))
+        matches = list(re.finditer(self.pattern, ptx))
         if self.sites == "all":
-            if found:
+            if matches:
                 yield re.sub(self.pattern, self.becomes, ptx)
             return
-        for match in found:
+        for match in matches:
             new = self.becomes(match) if callable(self.becomes) else match.expand(self.becomes)
             yield ptx[: match.start()] + new + ptx[match.end() :]
 

@@ -65,10 +65,10 @@ def test_every_variant_is_walked_to_its_end(op, arch):
     for variant in variants.variants(op):
         if variant.arch == arch:
             call = call_of(variant)
-            found = clock.predict(call, variant)
-            assert found.us > call.row.launch_us and found.clocks > 1000, variant.id
-            assert all(0 <= share < 1.1 for share in found.busy.values()), (variant.id, found.busy)
-            assert set(found.waits) == {
+            prediction = clock.predict(call, variant)
+            assert prediction.us > call.row.launch_us and prediction.clocks > 1000, variant.id
+            assert all(0 <= share < 1.1 for share in prediction.busy.values()), (variant.id, prediction.busy)
+            assert set(prediction.waits) == {
                 role.name if role.replicas == 1 else f"{role.name}[{i}]"
                 for role in clock._read(op, arch, tuple(sorted(variant.knobs.items())), variant.backend)[
                     0
@@ -324,9 +324,9 @@ def test_a_rate_that_turns_a_choice_is_named_with_what_measures_it(monkeypatch):
     known = rates.blackwell()
     unsure = rates.Rate(known["bulk_latency"].value, "somebody said so", 20.0, 9000.0, "^fetch_bulk_1k_l2$")
     monkeypatch.setattr(rates, "blackwell", lambda: {**known, "bulk_latency": unsure})
-    (found,) = interval.doubts(call, [plain, pair])
-    assert (found.rate, found.end, found.chosen) == ("bulk_latency", 9000.0, plain.id)
-    assert (found.item, found.source) == (unsure.item, unsure.source) and found.faster > 1.5
+    (doubt,) = interval.doubts(call, [plain, pair])
+    assert (doubt.rate, doubt.end, doubt.chosen) == ("bulk_latency", 9000.0, plain.id)
+    assert (doubt.item, doubt.source) == (unsure.item, unsure.source) and doubt.faster > 1.5
     printed = CliRunner().invoke(
         app, ["explain", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
     )

@@ -163,11 +163,16 @@ def test_counts_are_what_the_bodies_do(op) -> None:
             dims = {**call.dims, "max_len": call.dims.get("stride", 0), "cached": call.dims.get("n", 0)}
             dims |= policy.launch(SimpleNamespace(**knobs), dims, call.row).dims
             if policy.counts is not None:
-                found = policy.counts(SimpleNamespace(**knobs), program.schedule(knobs, arch), dims)
+                predicted = policy.counts(SimpleNamespace(**knobs), program.schedule(knobs, arch), dims)
             else:
-                found = counts_of(program, knobs, arch)(dims)
-            found = dataclasses.replace(found, flops={name: n for name, n in found.flops.items() if n})
-            assert (found.flops, found.uses) == counted(program, knobs, arch, call.form, dims), (knobs, call)
+                predicted = counts_of(program, knobs, arch)(dims)
+            predicted = dataclasses.replace(
+                predicted, flops={name: n for name, n in predicted.flops.items() if n}
+            )
+            assert (predicted.flops, predicted.uses) == counted(program, knobs, arch, call.form, dims), (
+                knobs,
+                call,
+            )
             compared += 1
     assert compared > (20 if op in COUNTED else 0)
 
