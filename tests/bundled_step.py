@@ -114,10 +114,10 @@ def main(arch: str) -> None:
     prepare = watched(driver_of(arch), seen)
     with few_sms(), mock.patch.object(executors.Emulator, "prepare", prepare):
         inputs = steps.draw(size(), seed=4)[0]
-        _, found = check.run_checked(inputs, executor="emulator", arch=arch)
+        _, checked = check.run_checked(inputs, executor="emulator", arch=arch)
     report = {
         "library": str(Path(dsl_kernels.__file__).parent),
-        "failures": {name: comparison.failures for name, comparison in found.items()},
+        "failures": {name: comparison.failures for name, comparison in checked.items()},
         "launches": seen,
         "imported": sorted({name.split(".")[0] for name in sys.modules} & set(HIDDEN)),
     }

@@ -58,15 +58,15 @@ def in_threads() -> Callable[[int, Callable[[int], Any]], list[Any]]:
     """Run work(i) in threads that switch every few bytecodes; returns their results or exceptions."""
 
     def run(count: int, work: Callable[[int], Any]) -> list[Any]:
-        found: list[Any] = [None] * count
+        results: list[Any] = [None] * count
         together = threading.Barrier(count)
 
         def body(i: int) -> None:
             together.wait()
             try:
-                found[i] = work(i)
+                results[i] = work(i)
             except BaseException as error:
-                found[i] = error
+                results[i] = error
 
         threads = [threading.Thread(target=body, args=(i,)) for i in range(count)]
         interval = sys.getswitchinterval()
@@ -78,7 +78,7 @@ def in_threads() -> Callable[[int, Callable[[int], Any]], list[Any]]:
                 thread.join()
         finally:
             sys.setswitchinterval(interval)
-        return found
+        return results
 
     return run
 
@@ -98,9 +98,9 @@ def _deselect_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
         if item.get_closest_marker("sample"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out: set[pytest.Item] = set()
-    for name, found in cases.items():
-        most = found[0].get_closest_marker("sample").args[0]
-        left_out |= set(found) - set(sampling.sample(found, most, name))
+    for name, of_test in cases.items():
+        most = of_test[0].get_closest_marker("sample").args[0]
+        left_out |= set(of_test) - set(sampling.sample(of_test, most, name))
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]

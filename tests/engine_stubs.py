@@ -39,18 +39,18 @@ def of(module: str) -> Any:
 
 def modules(engine: str) -> dict[str, ModuleType]:
     """New modules of an engine, with their parent packages."""
-    found: dict[str, ModuleType] = {}
+    stubs: dict[str, ModuleType] = {}
     for name in (n for n in MODULES if n.split(".")[0] == engine):
         parts = name.split(".")
         for i in range(1, len(parts) + 1):
             path = ".".join(parts[:i])
-            if path not in found:
-                found[path] = ModuleType(path)
-                found[path].__path__ = []
+            if path not in stubs:
+                stubs[path] = ModuleType(path)
+                stubs[path].__path__ = []
                 if i > 1:
-                    setattr(found[".".join(parts[: i - 1])], parts[i - 1], found[path])
-        vars(found[name]).update(MODULES[name])
-    return found
+                    setattr(stubs[".".join(parts[: i - 1])], parts[i - 1], stubs[path])
+        vars(stubs[name]).update(MODULES[name])
+    return stubs
 
 
 def install(monkeypatch: Any, engine: str) -> None:

@@ -174,9 +174,9 @@ def _prefill(case: Case, seed: int, ranks: int) -> Context:
         for name in caches:
             if name in whole:
                 rows = whole[name].view(keys, -1).view(torch.uint8)
-                held = torch.zeros(most, rows.shape[1], dtype=torch.uint8)
-                held[: int((owner == rank).sum())] = rows[owner == rank]
-                part[name] = held.view(whole[name].dtype).view(most, *whole[name].shape[1:])
+                padded = torch.zeros(most, rows.shape[1], dtype=torch.uint8)
+                padded[: int((owner == rank).sum())] = rows[owner == rank]
+                part[name] = padded.view(whole[name].dtype).view(most, *whole[name].shape[1:])
         parts.append(part)
     return Context(whole, parts)
 
@@ -186,8 +186,8 @@ def on_one(case: Case, ranks: int, device: str = "cpu") -> dsa.StepOutput:
     step: Any = dsa.decode if case.lens else dsa.prefill
     whole = {name: tensor.to(device) for name, tensor in context(case, ranks).whole.items()}
     executor = "interpreter" if device == "cpu" else None
-    found = step(**whole, sm_scale=0.1, topk=TOPK, executor=executor, **case.options)
-    return dsa.StepOutput(found.out.cpu(), found.lse.cpu(), found.indices.cpu())
+    output = step(**whole, sm_scale=0.1, topk=TOPK, executor=executor, **case.options)
+    return dsa.StepOutput(output.out.cpu(), output.lse.cpu(), output.indices.cpu())
 
 
 def arguments(case: Case, sharding: parallel.Sharding) -> dict[str, Any]:
@@ -291,13 +291,13 @@ def _body(
         timeout=datetime.timedelta(seconds=seconds),
     )
     try:
-        found = work(*arguments)
+        result = work(*arguments)
     except Exception:
-        found = traceback.format_exc()
-    torch.save(found, f"{folder}/{rank}.pt")
+        result = traceback.format_exc()
+    torch.save(result, f"{folder}/{rank}.pt")
     # No rank may leave while another can still read from the store.
     dist.distributed_c10d._get_default_store().set(f"done/{rank}", "")
-    if not isinstance(found, str):
+    if not isinstance(result, str):
         dist.distributed_c10d._get_default_store().wait(
             [f"done/{other}" for other in range(ranks)], datetime.timedelta(seconds=300)
         )

@@ -126,13 +126,13 @@ def test_the_committed_set_is_legal_and_wider_levels_contain_it(arch: str) -> No
 
 def test_a_dsl_leaves_out_what_it_says_it_cannot_spell() -> None:
     for op, backend in product(programs.names(), backends()):
-        said, program = unspelled(backend, op), programs.get(op)
+        reason, program = unspelled(backend, op), programs.get(op)
         texts = {
             arch.name: [program.text(k, arch) for k in combinations(program, arch, 0)]
             for arch in ARCHS.values()
         }
-        called = {name for found in texts.values() for text in found for name in text.leaves}
-        assert said <= called, f"{backend} says of {op} what no text calls: {sorted(said - called)}"
+        called = {name for parts in texts.values() for text in parts for name in text.leaves}
+        assert reason <= called, f"{backend} says of {op} what no text calls: {sorted(reason - called)}"
         kept = sweep(0, Filter(op=op, backend=backend)).kept
         for instance in kept:
             arch = instance.arch
@@ -142,7 +142,7 @@ def test_a_dsl_leaves_out_what_it_says_it_cannot_spell() -> None:
             text = program.text(instance.knobs, arch)
             calls = (s for part in text.parts.values() for s in walk(part) if isinstance(s, Call))
             assert {s.leaf.name for s in calls if s.leaf.text is None} <= spelled, instance.id
-        assert not said or len(kept) < sum(map(len, texts.values()))
+        assert not reason or len(kept) < sum(map(len, texts.values()))
 
 
 def test_variant_ids_are_distinct_and_are_identifiers():

@@ -39,9 +39,9 @@ class Tree:
         self.before = self.files()
 
     def files(self) -> dict[str, str]:
-        found = (path for path in sorted(self.root.rglob("*")) if path.is_file())
+        paths = (path for path in sorted(self.root.rglob("*")) if path.is_file())
         return {
-            path.relative_to(self.root).as_posix(): sha256(path.read_bytes()).hexdigest() for path in found
+            path.relative_to(self.root).as_posix(): sha256(path.read_bytes()).hexdigest() for path in paths
         }
 
     def add(self, folder: Path) -> set[str]:
@@ -203,6 +203,40 @@ def test_selection_explains_itself(finished) -> None:
     assert "columns = 1000, built for 1024" in finished.run(
         "-m", "dsl_kernels", "explain", OP, "--dim", "rows=100,columns=1000", succeeds=False
     )
+
+
+# Forget the variants of the operation, as `codegen generate` does, and check one DSL on one architecture.
+WITHOUT = """
+from codegen.emit import emit
+from codegen.sweep import Filter, sweep
+emit([], only=Filter(op="{op}"))
+only = Filter(backend="tilelang", arch="sm_90a")
+print(emit(sweep(0, only).kept, dry_run=True, only=only).drifted)
+"""
+
+
+def test_a_kernel_is_removed_with_its_folders(tmp_path) -> None:
+    """Nothing that all operations share names it, but for the line by which `ops` offers it."""
+    op, tree = "gqa_forward", Tree(tmp_path)
+    for folder in (f"dsl_kernels/kernels/{op}", f"tests/kernels/{op}", *tree.root.glob(f"generated/*/{op}")):
+        shutil.rmtree(tree.root / folder)
+    offered = tree.root / "dsl_kernels" / "ops" / "__init__.py"
+    lines = offered.read_text().splitlines(keepends=True)
+    offered.write_text("".join(line for line in lines if op not in line))
+    assert tree.run("-c", WITHOUT.format(op=op)) == "[]\n"
+    shared = (
+        "interpreter",
+        "emulator",
+        "leaves",
+        "mutated_texts",
+        "mutated_variants",
+        "backends_agree",
+        "probes",
+    )
+    files = [f"tests/numerics/test_{name}.py" for name in shared]
+    files += [f"tests/unit/test_{name}.py" for name in ("cost", "clock", "registry", "selections")]
+    collected = tree.run(*PYTEST, "-o", "addopts=", "--co", "tests/kernels", *files)
+    assert "sparse_mla__" in collected and f"{op}__" not in collected
 
 
 BENCH_ON_CPU = """

@@ -62,10 +62,10 @@ def test_a_size_is_what_its_spelling_says(seed: int) -> None:
         return (a + b, a - b, a * b, a // b if b else a)[rng.randrange(4)]
 
     for _ in range(20):
-        found = number(3)
-        assert eval(f"3 * {spell(found, 6)}", {}, names) == 3 * int(found)
-        if isinstance(found, Size):
-            assert set(found.names.items()) <= set(names.items())
+        size = number(3)
+        assert eval(f"3 * {spell(size, 6)}", {}, names) == 3 * int(size)
+        if isinstance(size, Size):
+            assert set(size.names.items()) <= set(names.items())
 
 
 def test_sizes_are_named_after_knobs_and_vanish_where_nothing_is_left() -> None:
@@ -95,14 +95,21 @@ def test_a_loop_keeps_its_step(dsl: str, unrolled: bool) -> None:
     spelling = environment().get_template(f"{dsl}/_spelling.j2").module
     loop = Loop("i", 0, 8, 2, unrolled, [Comment("body")])
     head = Printer(None, None, spelling, None).lines([loop])[0]
-    said = re.search(r"\((.*?)\):", head)
-    assert said is not None and said[1].split(", ")[:3] == ["0", "8", "2"], head
+    bounds = re.search(r"\((.*?)\):", head)
+    assert bounds is not None and bounds[1].split(", ")[:3] == ["0", "8", "2"], head
 
 
 def test_what_is_a_multiple_of_a_size_is_divided_in_numbers() -> None:
     tile = Size(64, "TILE")
-    found = (tile * 4 // 4, tile * 4 // 2, tile * 2 // 8, tile * 2 * 3, (tile + 1) * 4 // 4, tile * 3 // 2)
-    assert [spell(n) for n in found] == [
+    quotients = (
+        tile * 4 // 4,
+        tile * 4 // 2,
+        tile * 2 // 8,
+        tile * 2 * 3,
+        (tile + 1) * 4 // 4,
+        tile * 3 // 2,
+    )
+    assert [spell(n) for n in quotients] == [
         "TILE",
         "TILE * 2",
         "TILE // 4",
@@ -110,7 +117,7 @@ def test_what_is_a_multiple_of_a_size_is_divided_in_numbers() -> None:
         "TILE + 1",
         "TILE * 3 // 2",
     ]
-    assert [int(n) for n in found] == [64, 128, 16, 384, 65, 96]
+    assert [int(n) for n in quotients] == [64, 128, 16, 384, 65, 96]
 
 
 def test_a_constant_is_printed_by_its_name_and_defined() -> None:

@@ -89,8 +89,8 @@ def test_a_role_is_a_function_that_says_its_purpose(instance) -> None:
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     schedule = instance.program.schedule(instance.knobs, instance.arch)
     for role in schedule.roles:
-        said = ast.get_docstring(functions[role.name])
-        assert said.rstrip(".").lower() == role.doc.rstrip(".").lower()
+        docstring = ast.get_docstring(functions[role.name])
+        assert docstring.rstrip(".").lower() == role.doc.rstrip(".").lower()
     kernel = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == instance.id)
     called = [n.func.id for n in ast.walk(kernel) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
     assert {role.name for role in schedule.roles} <= set(called)
@@ -117,11 +117,11 @@ def test_lines_fit_and_comments_come_from_the_declaration(instance) -> None:
     assert [line for line in body.split("\n") if len(line) > render.WIDTH] == []
     schedule = instance.program.schedule(instance.knobs, instance.arch)
     assert all(f"# {mma.doc}\n" in body for mma in schedule.mmas if mma.doc)
-    said = " ".join(body.replace("#", " ").split())
+    words = " ".join(body.replace("#", " ").split())
     statements = instance.program.text(instance.knobs, instance.arch)
     for s in walk((*statements.start, *(s for part in statements.roles.values() for s in part))):
         if isinstance(s, Call):
-            assert " ".join(s.leaf.doc.split("\n\n")[0].split()) in said
+            assert " ".join(s.leaf.doc.split("\n\n")[0].split()) in words
 
 
 @pytest.mark.parametrize(

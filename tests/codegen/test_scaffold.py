@@ -39,7 +39,7 @@ def test_the_kernel_that_is_written_is_in_the_form_of_the_documents(tmp_path) ->
     """Names, a channel with two ends, a State, a launch plan and typed leaves; no guard or parity by hand."""
     paths = {p.stem: p.read_text() for p in scaffold("dense_gqa", tmp_path)[:5]}
     program = paths["program"]
-    for said in (
+    for phrase in (
         "Kernel(Names)",
         "Rows(State, Kernel)",
         "ring: Channel",
@@ -48,9 +48,9 @@ def test_the_kernel_that_is_written_is_in_the_form_of_the_documents(tmp_path) ->
         "@recorded",
         ".span(",
     ):
-        assert said in program, said
+        assert phrase in program, phrase
     assert not [
-        said for said in ("Guard", "m.let", "m.var", "name(") if said in program.replace("_name(", "")
+        phrase for phrase in ("Guard", "m.let", "m.var", "name(") if phrase in program.replace("_name(", "")
     ]
     assert "-> LaunchPlan:" in paths["policy"] and '"ctas"' in program
     leaves = ast.parse(paths["leaves"]).body

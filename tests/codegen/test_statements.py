@@ -237,8 +237,8 @@ def test_without_a_meaning_or_a_macro_the_error_says_where_to_write_it() -> None
 
 
 def kinds() -> list[type[Statement]]:
-    found = [kind for kind in vars(t).values() if inspect.isclass(kind)]
-    return [kind for kind in found if issubclass(kind, Statement) and kind is not Statement]
+    classes = [kind for kind in vars(t).values() if inspect.isclass(kind)]
+    return [kind for kind in classes if issubclass(kind, Statement) and kind is not Statement]
 
 
 def test_every_statement_of_ours_has_a_meaning() -> None:

@@ -333,5 +333,5 @@ def test_sizes_keep_their_names_though_a_macro_takes_them_under_others(
 )
 def test_a_module_s_sizes_are_those_that_it_declares(variant) -> None:
     program = load_module(variant.path).program()
-    found = {str(part) for buffer in program.buffer_map.values() for part in (*buffer.shape, *buffer.strides)}
-    assert found - {"1"} <= set(dims_of(programs.get(variant.op).operands(variant.knobs)))
+    sizes = {str(part) for buffer in program.buffer_map.values() for part in (*buffer.shape, *buffer.strides)}
+    assert sizes - {"1"} <= set(dims_of(programs.get(variant.op).operands(variant.knobs)))

@@ -476,10 +476,10 @@ def test_a_reader_whose_artifact_is_pruned_under_it_looks_again(make_module, mon
     def look(wanted):
         looks.append(wanted)
         if len(looks) == 1:
-            found = artifact_for(wanted)
-            aged(found, 60)
+            compiled = artifact_for(wanted)
+            aged(compiled, 60)
             assert len(prune(86400)) == 1
-            return found
+            return compiled
         return artifact_for(wanted)
 
     artifact_for = cache.artifact_for

@@ -23,16 +23,16 @@ def ptx(tmp_path_factory):
         nvcc = toolkit.nvcc()
     except ToolchainError as error:
         pytest.skip(str(error))
-    folder, held = tmp_path_factory.mktemp("cases"), {}
+    folder, texts = tmp_path_factory.mktemp("cases"), {}
 
     def compiled(source) -> str:
-        if source.name not in held:
+        if source.name not in texts:
             (folder / f"{source.name}.cu").write_text(source.text)
             out = folder / f"{source.name}.ptx"
             command = [nvcc.path, "-ptx", *source.options("sm_90a"), "-o", out.name, f"{source.name}.cu"]
             subprocess.run(command, cwd=folder, check=True, capture_output=True)
-            held[source.name] = out.read_text()
-        return held[source.name]
+            texts[source.name] = out.read_text()
+        return texts[source.name]
 
     return compiled
 

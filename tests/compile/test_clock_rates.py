@@ -53,21 +53,21 @@ def built(request, tmp_path_factory) -> tuple[str, Path]:
 @pytest.mark.compile
 def test_each_figure_is_documented_once(built) -> None:
     arch, program = built
-    found = rates.items(program)
+    items = rates.items(program)
     parts = [
         name
         if re.match("load_|all_", name) is None
         else name + ("_gbs" if "_l2" in name or "_hbm" in name else "_watts")
-        for name in found
+        for name in items
     ]
-    assert len(set(found)) == len(found)
+    assert len(set(items)) == len(items)
     for name in parts:
         assert sum(re.fullmatch(pattern, name) is not None for pattern in rates.NAMES) == 1, name
     others = "wgmma" if arch == "sm_100a" else "tcgen05"
     for pattern in rates.NAMES:
         if pattern.startswith(others):
             continue
-        assert any(re.match(re.sub(r"_\(.*|_mhz.*", "", pattern), name) for name in found), pattern
+        assert any(re.match(re.sub(r"_\(.*|_mhz.*", "", pattern), name) for name in items), pattern
     assert rates.items(program, "hand_st") == ["hand_st_async"]
     with pytest.raises(InvalidArgumentError, match="nothing_such"):
         rates.items(program, "nothing_such")
@@ -79,12 +79,12 @@ def test_each_figure_is_documented_once(built) -> None:
 def test_a_fault_or_a_hang_costs_one_item(tmp_path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(tmp_path / "program.py")]
-    found, missing = rates.measure(command, ["a", "bad", "b", "dies", "hangs", "c"], patience=2.0)
-    assert found == {f"{name}_mhz": {"value": 2.5, "unit": "clk"} for name in "abc"}
+    results, missing = rates.measure(command, ["a", "bad", "b", "dies", "hangs", "c"], patience=2.0)
+    assert results == {f"{name}_mhz": {"value": 2.5, "unit": "clk"} for name in "abc"}
     assert list(missing) == ["bad", "dies", "hangs"]
     assert missing["bad"] == "an illegal instruction"
     assert "status 7" in missing["dies"] and "no answer" in missing["hangs"]
     _, late = rates.measure(command, ["hangs", "a", "b"], limit=1.0)
     assert list(late) == ["hangs", "a", "b"] and "not measured" in late["b"]
-    text = rates.table(found, missing)
+    text = rates.table(results, missing)
     assert "b_mhz" in text and "an illegal instruction" in text

@@ -113,9 +113,9 @@ def test_operands_are_the_problem_s(variant, artifact):
     assert [(o.name, o.kind, o.dtype, o.shape) for o in artifact.operands] == [
         (o.name, o.kind, o.dtype, o.shape) for o in wanted
     ]
-    for found, declared in zip(artifact.operands, wanted, strict=True):
-        assert declared.strides in (None, found.strides), declared.name
-        assert found.written or not declared.written, declared.name
+    for lowered, declared in zip(artifact.operands, wanted, strict=True):
+        assert declared.strides in (None, lowered.strides), declared.name
+        assert lowered.written or not declared.written, declared.name
 
 
 def fills(schedule: Schedule) -> set[Engine]:
@@ -220,11 +220,11 @@ def test_tensor_cores_are_those_declared_and_no_others(artifact, schedule) -> No
 
 
 def test_copies_and_commits_use_the_declared_engines(artifact, schedule) -> None:
-    found = set(artifact.evidence)
+    evidence = set(artifact.evidence)
     sent = any(pipe.multicast and pipe.fill is Engine.THREADS for pipe in schedule.pipelines)
-    assert (Engine.BULK in fills(schedule) or sent) == bool(found & BULK_COPIES)
-    assert (Engine.CP_ASYNC in fills(schedule)) == ("LDGSTS" in found)
-    assert (Engine.TCGEN05 in engines(schedule)) == ("UTCBAR" in found)
+    assert (Engine.BULK in fills(schedule) or sent) == bool(evidence & BULK_COPIES)
+    assert (Engine.CP_ASYNC in fills(schedule)) == ("LDGSTS" in evidence)
+    assert (Engine.TCGEN05 in engines(schedule)) == ("UTCBAR" in evidence)
 
 
 def test_what_several_ctas_take_is_copied_once_for_all_of_them(schedule, sass) -> None:

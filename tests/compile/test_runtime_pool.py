@@ -138,14 +138,14 @@ def test_a_worker_takes_jobs_of_one_backend_and_long_ones_go_first(make_module, 
     monkeypatch.setattr(cache, "seconds_before", lambda module: seconds[module.id[0]])
     given: list[tuple[str, str]] = []
     monkeypatch.setattr(pool, "_Worker", lambda module: Recorded(module, given))
-    held = pool._Pool(deque(modules), 2, 100.0, False, None)
+    workers = pool._Pool(deque(modules), 2, 100.0, False, None)
     try:
         for _ in range(2):
-            held._start()
-        while held._workers:
-            held._next_job(held._workers[-1])
+            workers._start()
+        while workers._workers:
+            workers._next_job(workers._workers[-1])
     finally:
-        held._selector.close()
+        workers._selector.close()
     assert "".join(name for backend, name in given if backend == "tilelang") == "bca"
     assert "".join(name for backend, name in given if backend == "cutedsl") == "dfe"
     assert [backend for backend, _ in given[:2]] == ["cutedsl", "tilelang"], "the longer queue starts first"

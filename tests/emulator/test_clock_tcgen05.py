@@ -51,8 +51,8 @@ def ptx(tmp_path_factory) -> str:
 
 def entry(ptx: str, pattern: str) -> str:
     """The mangled name of the kernel."""
-    (found,) = set(re.findall(rf"\.entry (\w*{pattern}\w*)\(", ptx))
-    return found
+    (name,) = set(re.findall(rf"\.entry (\w*{pattern}\w*)\(", ptx))
+    return name
 
 
 def launch(ptx: str, name: str, warps: int, *args, seed: int) -> None:

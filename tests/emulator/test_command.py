@@ -61,7 +61,7 @@ def test_a_finding_is_status_1_and_stands_in_the_json(kernel, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         (["none.ptx"], "none.ptx"),
         (["k.ptx"], "0 arguments"),
@@ -71,10 +71,10 @@ def test_a_finding_is_status_1_and_stands_in_the_json(kernel, capsys):
         (["k.ptx", "x.npy", "1", "2", "--block", "0"], "block"),
     ],
 )
-def test_what_cannot_be_run_is_status_2_with_the_fix(kernel, capsys, arguments, said):
+def test_what_cannot_be_run_is_status_2_with_the_fix(kernel, capsys, arguments, message):
     assert main(["run", "--block", "32", *arguments]) == 2
     error = capsys.readouterr().err
-    assert said in error and "Fix: " in error
+    assert message in error and "Fix: " in error
 
 
 def test_arguments_are_read_as_the_help_says(kernel):

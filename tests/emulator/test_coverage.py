@@ -176,16 +176,16 @@ def test_a_failed_launch_says_how_far_it_came():
     broken = RING.replace("add.u32 %r20, %r20, %r13;", "ld.shared.u32 %r13, [%r12+4096];")
     with pytest.raises(EmulatorError) as raised:
         reach(2, broken)
-    found = raised.value.report.coverage
-    assert 0 < found.share < 1 and "ring.py:31" not in found.unexecuted_lines
-    assert pickle.loads(pickle.dumps(raised.value)).report.coverage.barriers == found.barriers
+    coverage = raised.value.report.coverage
+    assert 0 < coverage.share < 1 and "ring.py:31" not in coverage.unexecuted_lines
+    assert pickle.loads(pickle.dumps(raised.value)).report.coverage.barriers == coverage.barriers
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_hand_written_programs_run_all_of_their_lines(name):
     """Their mutants are only meaningful on lines that run."""
     ptx, run = PROGRAMS[name]
-    found = Coverage()
+    coverage = Coverage()
     for s in interleavings(4):
-        found = found.merged(run(ptx, s)[0].coverage)
-    assert not [x.text for x in found.unexecuted]
+        coverage = coverage.merged(run(ptx, s)[0].coverage)
+    assert not [x.text for x in coverage.unexecuted]

@@ -114,7 +114,7 @@ def test_columns_make_a_convolution(name: str) -> None:
         list(reversed(stride)),
     )
     tensor_map = TensorMap(x, (channels, pixels), im2col=walk)
-    found = np.zeros((len(outputs), 5), np.float32)
+    sums = np.zeros((len(outputs), 5), np.float32)
     for tap in itertools.product(*map(range, taps)):
         offsets = [t * d for t, d in zip(reversed(tap), reversed(dilation), strict=True)]
         for first, c in itertools.product(
@@ -131,7 +131,7 @@ def test_columns_make_a_convolution(name: str) -> None:
             assert (column == expect).all(), (tap, first, c)
             if c < shape[-1]:
                 rows = column[: len(outputs) - first]
-                found[first : first + len(rows)] += (
+                sums[first : first + len(rows)] += (
                     rows.astype(np.float32) @ filters[(slice(None), *tap, slice(c, c + channels))].T
                 )
     direct = [
@@ -139,7 +139,7 @@ def test_columns_make_a_convolution(name: str) -> None:
             at(o, tap)).astype(np.float32) for tap in itertools.product(*map(range, taps)))
         for o in outputs
     ]  # fmt: skip
-    assert (found == np.array(direct)).all()
+    assert (sums == np.array(direct)).all()
 
 
 def test_a_column_begins_anywhere_in_the_box() -> None:

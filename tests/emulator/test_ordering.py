@@ -391,14 +391,14 @@ def test_a_lane_that_arrives_or_waits_for_its_warp_has_met_the_others():
 
 
 @pytest.mark.parametrize(
-    "place, said",
+    "place, message",
     [
         ("GIVEN", "store by lane 1 of warp 0: another lane of that warp arrived for it"),
         ("WAITED", "other lanes of the warp waited for it"),
         ("READ", "load by lane 1 of warp 1: another lane of that warp arrived for it"),
     ],
 )
-def test_a_lane_that_arrives_or_waits_for_its_warp_needs_a_barrier_of_the_warp(place, said):
+def test_a_lane_that_arrives_or_waits_for_its_warp_needs_a_barrier_of_the_warp(place, message):
     body = handed(
         **{place: "shfl.sync.idx.b32 %r8, %r1, 0, 31, -1;"}
     )  # converges the lanes, but orders no memory
@@ -407,7 +407,10 @@ def test_a_lane_that_arrives_or_waits_for_its_warp_needs_a_barrier_of_the_warp(p
         report = launch(
             simple(BEGIN + body), 1, 64, [None], interleaving=s, check="report", strict_races=True
         )
-        assert {f.code for f in report.errors} == {"lane-race"} and said in str(report.errors[0]), (s, report)
+        assert {f.code for f in report.errors} == {"lane-race"} and message in str(report.errors[0]), (
+            s,
+            report,
+        )
 
 
 def test_a_warp_barrier_has_its_own_lanes_in_its_mask():

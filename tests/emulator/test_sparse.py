@@ -329,11 +329,13 @@ def prepared(fmt: str, n: int, span: int, mn, selector: int, registers: bool, or
     k = 64 // size
     dense, stored, bits = sparse(64, k, size, 4, ordered)
     b = ints((n, k), 5)
-    held = encode(stored)
-    abytes, albo, asbo = canonical(held, span, mn[0], size)
+    encoded = encode(stored)
+    abytes, albo, asbo = canonical(encoded, span, mn[0], size)
     bbytes, blbo, bsbo = canonical(ENCODE[{"e4m3": "e5m2"}.get(fmt, fmt)][1](b), span, mn[1], size)
     if registers:
-        parts = [fragments(held[16 * w : 16 * w + 16], held[:8].repeat(2, 1), size)[0] for w in range(4)]
+        parts = [
+            fragments(encoded[16 * w : 16 * w + 16], encoded[:8].repeat(2, 1), size)[0] for w in range(4)
+        ]
         abytes = np.ascontiguousarray(np.concatenate(parts, axis=1))
     layouts = [
         (abytes.nbytes, desc_constant(asbo, LAYOUTS_90[span], albo, sm100=False)),

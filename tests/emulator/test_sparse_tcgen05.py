@@ -25,7 +25,7 @@ def cells(bits: np.ndarray, size: int) -> np.ndarray:
     tf32.
     """
     share = 2 if size == 4 else 1
-    found = np.zeros((128, 64), np.uint64)
+    stored = np.zeros((128, 64), np.uint64)
     for m in range(128):
         for k in range(64 // size):
             chunk, part = divmod(k, 4 // share)
@@ -37,8 +37,8 @@ def cells(bits: np.ndarray, size: int) -> np.ndarray:
             else:  # ((8, 2, 8), (8, 2)) : ((1, 1024, 16), (128, 8))
                 at, lane = divmod(m % 8 + m // 8 % 2 * 1024 + m // 16 * 16 + k % 8 * 128 + k // 8 * 8, 128)
             for i in range(share):
-                found[lane, at * share + i] = value >> i & 1
-    words = found.reshape(128, 2, 32) << np.arange(32, dtype=np.uint64)
+                stored[lane, at * share + i] = value >> i & 1
+    words = stored.reshape(128, 2, 32) << np.arange(32, dtype=np.uint64)
     return words.sum(-1).astype(np.uint32)[:, : 2 if size == 1 else 1]
 
 
@@ -80,8 +80,8 @@ def prepared(
     size, encode = ENCODE[fmt]
     k = 64 // size
     dense, stored, bits = sparse(128, k, size, 8, True)
-    b, held = ints((n, k), 9), encode(stored)
-    abytes, albo, asbo = canonical(held, span, mn[0], size)
+    b, encoded = ints((n, k), 9), encode(stored)
+    abytes, albo, asbo = canonical(encoded, span, mn[0], size)
     bbytes, blbo, bsbo = canonical(encode(b), span, mn[1], size)
     operands = [(abytes, sm100_desc(asbo, span, albo)), (bbytes, sm100_desc(bsbo, span, blbo))]
     code = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1}[fmt]
@@ -93,7 +93,7 @@ def prepared(
         junk = np.zeros_like(meta)  # the column that the selector does not name
         meta = np.concatenate([junk, meta] if selector else [meta, junk])
     if in_memory:  # the kernel stages as many bytes as the operand takes in shared memory
-        registers = np.ascontiguousarray(held).view(np.uint32).T.tobytes()
+        registers = np.ascontiguousarray(encoded).view(np.uint32).T.tobytes()
         abytes = np.frombuffer(registers.ljust(len(abytes), b"\0"), np.uint8).copy()
     text = kernel(fmt, n, operands, idesc, len(meta), 8 if in_memory else 0)
     out = np.zeros((128, n), np.float32)
@@ -232,7 +232,7 @@ def test_metadata_is_used_after_its_store_alone() -> None:
         "tcgen05.fence::before_thread_sync;\nbar.sync 0;\ntcgen05.fence::after_thread_sync;\n@%p1 bra WAIT;"
     )
     assert barrier in text
-    found = set()
+    reported = set()
     for seed in range(8):
         report = launch(
             text.replace(barrier, "@%p1 bra WAIT;"),
@@ -243,8 +243,8 @@ def test_metadata_is_used_after_its_store_alone() -> None:
             check="report",
             interleaving=Interleaving.random(seed),
         )
-        found |= {f.code for f in report.errors if "metadata" in f.message}
-    assert found & {"race", "uninit-memory"}
+        reported |= {f.code for f in report.errors if "metadata" in f.message}
+    assert reported & {"race", "uninit-memory"}
 
 
 def test_a_swizzle_of_32_bytes_cannot_hold_a_row_of_b() -> None:

@@ -201,7 +201,7 @@ def test_a_map_that_another_warp_has_not_finished_is_a_race():
         "ld.u32 %r6, [%d6];", "setp.gt.u32 %p5, %r1, 31; mov.u32 %r6, 0; @!%p5 ld.u32 %r6, [%d6];"
     )
     first = np.zeros((16, 16), np.uint32)
-    found = set()
+    reported = set()
     for s in interleavings(6):
         args = [
             TensorMap(first, box=(16, 8)),
@@ -212,8 +212,8 @@ def test_a_map_that_another_warp_has_not_finished_is_a_race():
             64,
             np.zeros(128, np.uint8),
         ]
-        found |= {f.code for f in launch(early, 1, 64, args, check="report", interleaving=s).errors}
-    assert found & {"race", "missing-tensormap-fence", "tensor-map"}
+        reported |= {f.code for f in launch(early, 1, 64, args, check="report", interleaving=s).errors}
+    assert reported & {"race", "missing-tensormap-fence", "tensor-map"}
 
 
 @pytest.mark.parametrize(

@@ -56,18 +56,18 @@ def test_a_barrier_of_the_warpgroup_orders_it(variant: probe.Variant) -> None:
 def test_some_interleaving_lets_a_warp_multiply_by_what_another_wrote() -> None:
     """The emulator lets warps drift as far apart as PTX allows."""
     variant = probe.Variant("fence", "a")
-    found = [launched(variant, each)[1] for each in interleavings(12)]
-    assert all(warps[w]["old"] == 1 for warps in found for w in range(3))
-    assert any(warps[3]["new"] == 1 for warps in found)
+    counts = [launched(variant, each)[1] for each in interleavings(12)]
+    assert all(warps[w]["old"] == 1 for warps in counts for w in range(3))
+    assert any(warps[3]["new"] == 1 for warps in counts)
 
 
 def test_counts_of_a_gpu_are_read() -> None:
     """Two runs: warp 3's rows are old in one; in the other, new, and its sleep ends after warp 0's store."""
     old, new = [probe.VALUES, 0, 0, 0, 5, 6, 0, 0], [0, probe.VALUES, 0, 50, 60, 60, 0, 0]
-    found = probe.summary(probe.Variant("fence", "a"), 7, old * 4 + old * 3 + new)
-    assert found["warps"] == [{"old": 2, "new": 0, "mixed": 0}] * 3 + [{"old": 1, "new": 1, "mixed": 0}]
-    assert (found["runs"], found["apart"], found["microseconds"]) == (2, 1, 7)
-    assert "1/   1/   0" in probe.line(found)
+    summary = probe.summary(probe.Variant("fence", "a"), 7, old * 4 + old * 3 + new)
+    assert summary["warps"] == [{"old": 2, "new": 0, "mixed": 0}] * 3 + [{"old": 1, "new": 1, "mixed": 0}]
+    assert (summary["runs"], summary["apart"], summary["microseconds"]) == (2, 1, 7)
+    assert "1/   1/   0" in probe.line(summary)
 
 
 def test_the_assembler_takes_the_probe(tmp_path: Path) -> None:

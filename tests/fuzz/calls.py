@@ -67,7 +67,7 @@ def _one_call(counts: Counts, generator: random.Random, number: int) -> None:
     begin = time.process_time()
     answer = counts.call(f"{number} " + " ".join(label), target, limit_s=LIMIT_S, **arguments)
     if answer is not None:
-        counts.judge(f"{number} " + " ".join(label), lambda found: target.right(before, found), answer)
+        counts.judge(f"{number} " + " ".join(label), lambda result: target.right(before, result), answer)
     elif valid:
         counts.mismatches += 1
         counts.note(
@@ -122,9 +122,9 @@ def _with(value: torch.Tensor, number: int) -> torch.Tensor:
     """With another integer in the middle; a float of that size would only test the range of fp32."""
     if value.dtype.is_floating_point:
         raise TypeError("not an integer tensor")
-    found = value.clone()
-    found.view(-1)[found.numel() // 2] = number
-    return found
+    copied = value.clone()
+    copied.view(-1)[copied.numel() // 2] = number
+    return copied
 
 
 class Subclass(torch.Tensor):
@@ -243,10 +243,10 @@ def _indexer(seed: int) -> dict[str, Any]:
     return {**inputs, "out": torch.zeros(*inputs["seq_lens"].shape, width) if seed % 2 == 0 else None}
 
 
-def _indexer_right(a: Mapping[str, Any], found: torch.Tensor) -> bool:
+def _indexer_right(a: Mapping[str, Any], scores: torch.Tensor) -> bool:
     inputs = {**a, "k_cache": a["k_cache"].view(torch.uint8).flatten(1)}
     inputs["skip_below"] = _number(a.get("skip_below"), 0)
-    return _agrees("lightning_indexer", "decode", inputs, {"logits": found})
+    return _agrees("lightning_indexer", "decode", inputs, {"logits": scores})
 
 
 def _indexer_prefill(seed: int) -> dict[str, Any]:
@@ -254,9 +254,9 @@ def _indexer_prefill(seed: int) -> dict[str, Any]:
     return {**inputs, "out": None if seed % 2 else torch.zeros(1 + seed, 60 + 30 * seed)}
 
 
-def _prefill_right(a: Mapping[str, Any], found: torch.Tensor) -> bool:
+def _prefill_right(a: Mapping[str, Any], scores: torch.Tensor) -> bool:
     inputs = {**a, "skip_below": _number(a.get("skip_below"), 0)}
-    return _agrees("lightning_indexer", "prefill", inputs, {"logits": found})
+    return _agrees("lightning_indexer", "prefill", inputs, {"logits": scores})
 
 
 def _selector(seed: int) -> dict[str, Any]:
@@ -271,12 +271,12 @@ def _selector(seed: int) -> dict[str, Any]:
     return {**drawn, "out": torch.zeros(3, 16, dtype=torch.int32) if paged else None}
 
 
-def _selector_right(a: Mapping[str, Any], found: torch.Tensor) -> bool:
+def _selector_right(a: Mapping[str, Any], ids: torch.Tensor) -> bool:
     inputs, table = dict(a), a["block_table"]
     inputs["row_starts"] = a["row_starts"] if a["row_starts"] is not None else torch.zeros_like(a["row_ends"])
     inputs["page_size"] = 0 if table is None else _number(a["page_size"], 64)
     inputs["absolute"] = int(bool(a["absolute"]))
-    return _agrees("topk_selector", "default", inputs, {"indices": found})
+    return _agrees("topk_selector", "default", inputs, {"indices": ids})
 
 
 def _attention(seed: int) -> dict[str, Any]:
@@ -297,11 +297,11 @@ def _attention(seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _attention_right(a: Mapping[str, Any], found: tuple[torch.Tensor, torch.Tensor]) -> bool:
-    return _attends(a, a["indices"], found)
+def _attention_right(a: Mapping[str, Any], result: tuple[torch.Tensor, torch.Tensor]) -> bool:
+    return _attends(a, a["indices"], result)
 
 
-def _attends(a: Mapping[str, Any], ids: torch.Tensor, found: tuple[torch.Tensor, torch.Tensor]) -> bool:
+def _attends(a: Mapping[str, Any], ids: torch.Tensor, result: tuple[torch.Tensor, torch.Tensor]) -> bool:
     kv, kpe = a["kv"], a["kpe"]
     rows = kv.reshape(-1, kv.shape[-1])
     form = "bf16" if kv.dtype == torch.bfloat16 else "fp8"
@@ -317,7 +317,7 @@ def _attends(a: Mapping[str, Any], ids: torch.Tensor, found: tuple[torch.Tensor,
     if abs(inputs["sm_scale"]) > 1:
         # The tolerances assume logits of the size that attention has.
         return True
-    return _agrees("sparse_mla", form, inputs, {"out": found[0], "lse": found[1]})
+    return _agrees("sparse_mla", form, inputs, {"out": result[0], "lse": result[1]})
 
 
 def _step_rest(seed: int, rows: int, tokens: int) -> dict[str, Any]:
@@ -351,9 +351,9 @@ def _prefill(seed: int) -> dict[str, Any]:
     return {**index, **drawn, "rows_per_chunk": 1 + seed, **_step_rest(seed, 2, 80 + seed)}
 
 
-def _step_right(a: Mapping[str, Any], found: dsa.StepOutput) -> bool:
+def _step_right(a: Mapping[str, Any], output: dsa.StepOutput) -> bool:
     """Judges the attention over the selected tokens; `step_check` judges the selection elsewhere."""
-    return _attends(a, found.indices, (found.out, found.lse))
+    return _attends(a, output.indices, (output.out, output.lse))
 
 
 TARGETS = (

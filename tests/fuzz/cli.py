@@ -88,17 +88,17 @@ def parser() -> Any:
 
 def commands() -> dict[str, Any]:
     """Every command, by its words."""
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
 
     def walk(group: Any, words: tuple[str, ...]) -> None:
         for name, command in group.commands.items():
             if hasattr(command, "commands"):
                 walk(command, (*words, name))
             else:
-                found[" ".join((*words, name))] = command
+                by_name[" ".join((*words, name))] = command
 
     walk(parser(), ())
-    return found
+    return by_name
 
 
 def line(name: str, command: Any, ids: Sequence[str], generator: random.Random) -> list[str]:
@@ -140,9 +140,9 @@ def run(argv: Sequence[str]) -> Any:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     if result.exit_code == 2:
-        said = result.stderr.strip()
-        assert said, "status 2 and not a word"
-        raise InvalidArgumentError("command", expected="what it takes", got=said[-200:], fix="see --help")
+        message = result.stderr.strip()
+        assert message, "status 2 and not a word"
+        raise InvalidArgumentError("command", expected="what it takes", got=message[-200:], fix="see --help")
     return result
 
 

@@ -88,10 +88,10 @@ def helpers(folder: Path) -> list[Helper]:
     from dsl_kernels.verification import runs, trial
 
     gpu = torch.cuda.is_available()
-    found: list[Helper] = []
+    listed: list[Helper] = []
 
     def add(name: str, function: Callable[..., Any], right: Judge | None = None, /, **arguments: Any) -> None:
-        found.append(Helper(name, function, arguments, right))
+        listed.append(Helper(name, function, arguments, right))
 
     variant = variants.variants("sparse_mla", arch="sm_90a")[0]
     problem = problems.get("sparse_mla")
@@ -417,7 +417,7 @@ def helpers(folder: Path) -> list[Helper]:
         ),
         limit=2,
     )
-    return found
+    return listed
 
 
 def _setting(variable: Any) -> Callable[[Any], Any]:

@@ -196,8 +196,8 @@ def drop_token(rng: random.Random, ptx: str) -> str:
 
 
 def repeat_token(rng: random.Random, ptx: str) -> str:
-    found = _token(rng, ptx)
-    return _put(ptx, found, f"{found[0]}{rng.choice(('', ' ', ', ', '.'))}{found[0]}" if found else "")
+    token = _token(rng, ptx)
+    return _put(ptx, token, f"{token[0]}{rng.choice(('', ' ', ', ', '.'))}{token[0]}" if token else "")
 
 
 def swap_tokens(rng: random.Random, ptx: str) -> str:
@@ -216,44 +216,44 @@ def copy_token(rng: random.Random, ptx: str) -> str:
 
 
 def put_piece(rng: random.Random, ptx: str) -> str:
-    found = _token(rng, ptx)
+    token = _token(rng, ptx)
     piece = rng.choice(PIECES)
-    return _put(ptx, found, piece if rng.random() < 0.5 or not found else f"{found[0]}{piece}")
+    return _put(ptx, token, piece if rng.random() < 0.5 or not token else f"{token[0]}{piece}")
 
 
 def change_number(rng: random.Random, ptx: str) -> str:
-    found = NUMBER.search(ptx, rng.randrange(len(ptx) + 1)) or NUMBER.search(ptx)
-    if not found:
+    match = NUMBER.search(ptx, rng.randrange(len(ptx) + 1)) or NUMBER.search(ptx)
+    if not match:
         return ptx
     near = (
-        str(int(found[0]) + rng.choice((-16, -8, -4, -1, 1, 2, 4, 8, 16, 1 << 20)))
-        if len(found[0]) < 20
+        str(int(match[0]) + rng.choice((-16, -8, -4, -1, 1, 2, 4, 8, 16, 1 << 20)))
+        if len(match[0]) < 20
         else "0"
     )
-    return _put(ptx, found, rng.choice((near, rng.choice(NUMBERS))))
+    return _put(ptx, match, rng.choice((near, rng.choice(NUMBERS))))
 
 
 def change_register(rng: random.Random, ptx: str) -> str:
     """Another register of the same kind, usually a declared one: %r7 becomes %r12."""
-    found = REGISTER.search(ptx, rng.randrange(len(ptx) + 1))
-    if not found:
+    match = REGISTER.search(ptx, rng.randrange(len(ptx) + 1))
+    if not match:
         return ptx
     other = rng.choice((0, 1, 2, 3, 5, 12, 40, 63, rng.randrange(400), 99999))
-    return _put(ptx, found, f"{found[1]}{other}")
+    return _put(ptx, match, f"{match[1]}{other}")
 
 
 def change_modifier(rng: random.Random, ptx: str) -> str:
     """Replace a modifier of an opcode by one of another instruction."""
-    found = MODIFIER.search(ptx, rng.randrange(len(ptx) + 1))
+    match = MODIFIER.search(ptx, rng.randrange(len(ptx) + 1))
     other = MODIFIER.search(ptx, rng.randrange(len(ptx) + 1))
-    return _put(ptx, found, other[0]) if found and other else ptx
+    return _put(ptx, match, other[0]) if match and other else ptx
 
 
 def change_opcode(rng: random.Random, ptx: str) -> str:
     """Give an instruction the opcode of another one."""
-    found = OPCODE.search(ptx, rng.randrange(len(ptx) + 1))
+    match = OPCODE.search(ptx, rng.randrange(len(ptx) + 1))
     other = OPCODE.search(ptx, rng.randrange(len(ptx) + 1))
-    return _put(ptx, found, other[0]) if found and other else ptx
+    return _put(ptx, match, other[0]) if match and other else ptx
 
 
 def drop_line(rng: random.Random, ptx: str) -> str:

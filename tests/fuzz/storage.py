@@ -64,7 +64,9 @@ def fuzz_bundle_corruption(count: int, seed: int) -> Counts:
         for run in range(count):
             damage = _damage if generator.random() < 0.7 else _forge
             label = damage(root, generator) if run % 10 else "nothing"
-            counts.call(label, _load_from, root, variant, expect=lambda found: found is None or _right(found))
+            counts.call(
+                label, _load_from, root, variant, expect=lambda loaded: loaded is None or _right(loaded)
+            )
             _restore(place / "whole", root)
     return counts
 
@@ -94,9 +96,9 @@ def _kill_compile(counts: Counts, place: Path, step: int) -> None:
         variant.path.write_text(variant.path.read_text() + "# edited\n")
         return store.fetch(variant, bundle.CUBIN), cache.lookup(variant)
 
-    def recovered(found: Any) -> bool:
-        left = [p for p in found[1].parent.iterdir() if p.name.startswith(storage.WORKING)]
-        return _right(found[0]) and not left
+    def recovered(loaded: Any) -> bool:
+        left = [p for p in loaded[1].parent.iterdir() if p.name.startswith(storage.WORKING)]
+        return _right(loaded[0]) and not left
 
     counts.call(f"compile after a kill at {step}", again, expect=recovered)
 
@@ -120,10 +122,10 @@ def _kill_bundle(counts: Counts, place: Path, step: int) -> None:
 
 
 def _kill_emit(counts: Counts, place: Path, step: int) -> None:
-    found = sweep(0, Filter("topk_selector", "tilelang", "sm_90a")).kept[:3]
+    instances = sweep(0, Filter("topk_selector", "tilelang", "sm_90a")).kept[:3]
     root = place / "set"
-    emit.emit(found[:2], root)
-    _killed(step, lambda: emit.emit(found[1:], root))
+    emit.emit(instances[:2], root)
+    _killed(step, lambda: emit.emit(instances[1:], root))
     counts.call(
         f"manifest after emit was killed at {step}",
         lambda: json.loads((root / emit.MANIFEST).read_text())["variants"],
@@ -131,11 +133,11 @@ def _kill_emit(counts: Counts, place: Path, step: int) -> None:
     )
 
     def recovered(_: emit.Emission) -> bool:
-        held = {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()}
-        return held == {*map(emit.relative_path, found[1:]), emit.MANIFEST}
+        files = {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()}
+        return files == {*map(emit.relative_path, instances[1:]), emit.MANIFEST}
 
     label = f"emit after a kill at {step}"
-    counts.call(label, emit.emit, found[1:], root, expect=recovered, limit_s=10)
+    counts.call(label, emit.emit, instances[1:], root, expect=recovered, limit_s=10)
 
 
 def _killed(step: int, write: Callable[[], Any]) -> None:
@@ -218,8 +220,8 @@ def _load_from(root: Path, variant: Variant) -> tuple[Artifact, bytes] | None:
     return opened.fetch(variant)
 
 
-def _right(found: tuple[Artifact, bytes]) -> bool:
-    artifact, code = found
+def _right(loaded: tuple[Artifact, bytes]) -> bool:
+    artifact, code = loaded
     return code == CODE["kernel.cubin"] and {**vars(artifact), "files": {}} == vars(_artifact())
 
 

@@ -53,29 +53,29 @@ def _dtype(content: Content, generator: random.Random) -> None:
 
 def _shape(content: Content, generator: random.Random) -> None:
     tensors, name = content[0], generator.choice(list(content[0]))
-    held = tensors[name]
+    tensor = tensors[name]
     change = generator.randrange(6)
     if change == 0:
-        tensors[name] = held.flatten().clone()
+        tensors[name] = tensor.flatten().clone()
     elif change == 1:
-        tensors[name] = held[None].clone()
+        tensors[name] = tensor[None].clone()
     elif change == 2:
-        tensors[name] = held[:0].clone()
+        tensors[name] = tensor[:0].clone()
     elif change == 3:
-        tensors[name] = torch.cat([held, held])
-    elif change == 4 and held.shape[-1] > 1:
-        tensors[name] = held[..., :-1].clone()
+        tensors[name] = torch.cat([tensor, tensor])
+    elif change == 4 and tensor.shape[-1] > 1:
+        tensors[name] = tensor[..., :-1].clone()
     else:
-        tensors[name] = torch.zeros((), dtype=held.dtype)
+        tensors[name] = torch.zeros((), dtype=tensor.dtype)
 
 
 def _values(content: Content, generator: random.Random) -> None:
     names = [n for n in ("seq_lens", "block_table", "k_start", "k_end") if n in content[0]]
     if not names:
         return
-    held = content[0][generator.choice(names)]
-    if held.numel() and held.dtype == torch.int32:
-        flat = held.view(-1)
+    tensor = content[0][generator.choice(names)]
+    if tensor.numel() and tensor.dtype == torch.int32:
+        flat = tensor.view(-1)
         flat[generator.randrange(len(flat))] = generator.choice(NUMBERS)
 
 
@@ -190,9 +190,9 @@ def _altered(inputs: Any, path: Path, generator: random.Random) -> str:
 
 def _same(inputs: Any) -> Callable[[Any], bool]:
     def right(loaded: Any) -> bool:
-        held: Mapping[str, torch.Tensor] = loaded.tensors
-        return held.keys() == inputs.tensors.keys() and all(
-            torch.equal(held[n].view(torch.uint8), t.view(torch.uint8)) for n, t in inputs.tensors.items()
+        tensors: Mapping[str, torch.Tensor] = loaded.tensors
+        return tensors.keys() == inputs.tensors.keys() and all(
+            torch.equal(tensors[n].view(torch.uint8), t.view(torch.uint8)) for n, t in inputs.tensors.items()
         )
 
     return right

@@ -60,9 +60,9 @@ class Written(TileProgram):
 
 def written(program: TileProgram, text: t.Text) -> TileProgram:
     values = {field.name: getattr(program, field.name) for field in dataclasses.fields(program)}
-    found = Written(**values)
-    object.__setattr__(found, "given", text)
-    return found
+    mutant = Written(**values)
+    object.__setattr__(mutant, "given", text)
+    return mutant
 
 
 def blocks(

@@ -71,9 +71,9 @@ def case(leaf: Leaf, **choices: tuple[Any, ...]) -> Callable[[Callable[..., None
     """Declare a test case of a leaf, run with each combination of `choices`."""
 
     def declare(body: Callable[..., None]) -> Callable[..., None]:
-        held = CASES.setdefault(leaf, {})
+        cases = CASES.setdefault(leaf, {})
         for values in product(*choices.values()):
-            held["_".join(map(str, values))] = partial(body, **dict(zip(choices, values, strict=True)))
+            cases["_".join(map(str, values))] = partial(body, **dict(zip(choices, values, strict=True)))
         return body
 
     return declare

@@ -47,9 +47,9 @@ class Instruction:
         return f"{self.guard}{self.opcode} {', '.join(self.operands)};"
 
     def operand(self, at: int, value: str) -> Instruction:
-        found = list(self.operands)
-        found[at] = value
-        return Instruction(self.guard, self.opcode, tuple(found))
+        changed = list(self.operands)
+        changed[at] = value
+        return Instruction(self.guard, self.opcode, tuple(changed))
 
     def renamed(self, old: str, new: str) -> str | None:
         return (
@@ -193,14 +193,14 @@ class Mutant:
 
 def operands(text: str) -> tuple[str, ...]:
     """Split operands at commas outside brackets."""
-    found, depth = [""], 0
+    parts, depth = [""], 0
     for c in text:
         depth += (c in "[{(") - (c in "]})")
         if c == "," and not depth:
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += c
-    return tuple(x.strip() for x in found if x.strip())
+            parts[-1] += c
+    return tuple(x.strip() for x in parts if x.strip())
 
 
 def sites(ptx: str, slip: str) -> Iterator[tuple[re.Match[str], str]]:
@@ -223,8 +223,8 @@ def text(name: str) -> str:
 def mutants(name: str) -> list[Mutant]:
     ptx, out = text(name), []
     for slip in SLIPS:
-        found = list(sites(ptx, slip))
-        for m, new in random.Random(f"{name} {slip}").sample(found, min(SITES, len(found))):
+        places = list(sites(ptx, slip))
+        for m, new in random.Random(f"{name} {slip}").sample(places, min(SITES, len(places))):
             line = ptx.count("\n", 0, m.start(2)) + 1
             out.append(Mutant(slip, line, ptx[: m.start()] + new + ptx[m.end() :]))
     return out
@@ -243,9 +243,9 @@ def reached(name: str) -> list[tuple[Run, frozenset[int]]]:
             variant, run[0], executor, example=trial.cached_example(variant.op, run[0]), launch=run[1]
         )
         assert result.comparison.ok
-        found = executor.report.coverage
-        body = found.program.entry.body
-        out.append((run, frozenset(st.line for st, ran in zip(body, found.executed, strict=True) if ran)))
+        coverage = executor.report.coverage
+        body = coverage.program.entry.body
+        out.append((run, frozenset(st.line for st, ran in zip(body, coverage.executed, strict=True) if ran)))
     return out
 
 
@@ -398,8 +398,8 @@ def surroundings(name: str, mutant: Mutant) -> str:
     before = [line for line in ptx[max(mutant.line - 60, 0) : mutant.line - 1] if line.strip()]
     after = [line for line in ptx[mutant.line : mutant.line + 60] if line.strip() and ".loc" not in line]
     # Lines within an assembly string are numbered on from the line that contains it.
-    held = next((i for i in range(len(before) - 1, -1, -1) if "inline asm" in before[i]), -1)
-    outside = before[:held] if held >= 0 and "begin" in before[held] else before
+    begin = next((i for i in range(len(before) - 1, -1, -1) if "inline asm" in before[i]), -1)
+    outside = before[:begin] if begin >= 0 and "begin" in before[begin] else before
     place = next((m for line in reversed(outside) if (m := re.match(r"\s*\.loc\s+1 (\d+) ", line))), None)
     source, at = variants.get(name).path.read_text().splitlines(), int(place[1]) if place else 0
     numbers = range(max(at - 8, 1), min(at + 6, len(source) + 1))
@@ -422,10 +422,10 @@ def explained(name: str, mutant: Mutant) -> str | None:
     )  # fmt: skip
 
 
-def row(name: str, found: Sequence[Outcome]) -> str:
+def row(name: str, results: Sequence[Outcome]) -> str:
     """A variant's row of the table in docs/emulator_evidence.md."""
-    counts = Counter(o.by for o in found)
-    return f"| {name} | {len(found)} | {counts['caught']} | {counts['unreached']} | {counts['explained']} |"
+    counts = Counter(o.by for o in results)
+    return f"| {name} | {len(results)} | {counts['caught']} | {counts['unreached']} | {counts['explained']} |"
 
 
 def main() -> int:
@@ -435,12 +435,12 @@ def main() -> int:
     parser.add_argument("variants", nargs="*", default=VARIANTS, help="ids of variants; those of VARIANTS")
     left = 0
     for name in parser.parse_args().variants:
-        found = [outcome(name, mutant) for mutant in mutants(name)]
-        for o in found:
+        results = [outcome(name, mutant) for mutant in mutants(name)]
+        for o in results:
             if o.by != "caught":
                 print(f"{o.by}: {o.mutant}: {o.how}", flush=True)  # noqa: T201
-        print(row(name, found), flush=True)  # noqa: T201
-        left += sum(o.by == "survives" for o in found)
+        print(row(name, results), flush=True)  # noqa: T201
+        left += sum(o.by == "survives" for o in results)
     return int(left > 0)
 
 

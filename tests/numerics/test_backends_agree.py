@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 
+import kernel_folders
 import pytest
 import torch
 
@@ -16,10 +17,7 @@ from dsl_kernels.executors import Cuda, Emulator
 from dsl_kernels.verification import trial
 
 WORKLOADS = {
-    "lightning_indexer": ("decode_ragged", "prefill_ragged"),
-    "topk_selector": ("tiny_paged", "starts", "scores_ties"),
-    "sparse_mla": ("tiny_h16", "ids_mixed"),
-    "gqa_forward": ("tiny_causal_fp16",),
+    op: module.AGREED for op, module in kernel_folders.of_each("sizes").items() if hasattr(module, "AGREED")
 }
 
 

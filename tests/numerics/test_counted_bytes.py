@@ -39,8 +39,8 @@ class Touched:
         self.places: dict[tuple[str, int], list[torch.Tensor]] = {}
 
     def of_call(self, leaf: Leaf) -> None:
-        for (name, size), found in self.places.items():
-            self.bytes[leaf.name, name] += int(torch.cat(found).unique().numel()) * size
+        for (name, size), addresses in self.places.items():
+            self.bytes[leaf.name, name] += int(torch.cat(addresses).unique().numel()) * size
         self.places = {}
 
     def see(self, place: threads.Place, taken: torch.Tensor | None, count: int) -> None:
@@ -52,21 +52,21 @@ class Touched:
 
 @pytest.fixture
 def touched(monkeypatch) -> Iterator[Touched]:
-    found, of, run = Touched(), threads.Place.of, threads.run
+    places, of, run = Touched(), threads.Place.of, threads.run
 
     def watched(place: threads.Place, taken: torch.Tensor | None, count: int = 1) -> torch.Tensor:
         if isinstance(place.memory, torch.Tensor):
-            found.see(place, taken, count)
+            places.see(place, taken, count)
         return of(place, taken, count)
 
     def counted(leaf: Leaf, *given: Any) -> dict[str, Any]:
         results = run(leaf, *given)
-        found.of_call(leaf)
+        places.of_call(leaf)
         return results
 
     monkeypatch.setattr(threads.Place, "of", watched)
     monkeypatch.setattr(executor.threads, "run", counted)
-    yield found
+    yield places
 
 
 @pytest.mark.sample(8)

@@ -195,8 +195,8 @@ def test_a_captured_step_reads_what_was_written_just_before_it(joined: bool) -> 
             tensor.fill_(math.nan)
         graph.replay()
         torch.cuda.synchronize()
-        found = (output.indices, output.out, output.lse)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        outputs = (output.indices, output.out, output.lse)
+        assert all(torch.equal(a, b) for a, b in zip(outputs, expected, strict=True))
 
 
 @pytest.mark.sm90
@@ -219,14 +219,14 @@ def test_chunks_of_a_prompt_on_two_streams_do_not_meet(captured: bool, own: bool
         return dsa.prefill(*args, sm_scale=0.1, rows_per_chunk=rows, workspace=workspace, output=output)
 
     scratch = None if own else Workspace()
-    wanted, found = run(200, Workspace()), run(16, scratch)
+    wanted, result = run(200, Workspace()), run(16, scratch)
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     if captured:
         with torch.cuda.graph(graph):
-            run(16, scratch, found)
+            run(16, scratch, result)
     for _ in range(10):
-        found.indices.fill_(-7)
-        found.out.fill_(math.nan)
+        result.indices.fill_(-7)
+        result.out.fill_(math.nan)
         if scratch is not None:
             shape = dsa._chunks(200, 9001, 16, concurrent=True)[2]
             scratch.get("logits", shape, torch.float32, kv.device, zeroed=False).fill_(math.inf)
@@ -235,9 +235,9 @@ def test_chunks_of_a_prompt_on_two_streams_do_not_meet(captured: bool, own: bool
             graph.replay()
         else:
             with torch.cuda.stream(side):
-                run(16, scratch, found)
+                run(16, scratch, result)
         torch.cuda.synchronize()
-        assert torch.equal(found.indices, wanted.indices) and torch.equal(found.out, wanted.out)
+        assert torch.equal(result.indices, wanted.indices) and torch.equal(result.out, wanted.out)
 
 
 @pytest.mark.sm90
@@ -261,8 +261,8 @@ def test_captured_steps_that_share_a_workspace_wait_for_one_another() -> None:
         graph.replay()
         torch.cuda.synchronize()
         for _, output, expected in steps:
-            found = (output.indices, output.out, output.lse)
-            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+            outputs = (output.indices, output.out, output.lse)
+            assert all(torch.equal(a, b) for a, b in zip(outputs, expected, strict=True))
 
 
 @pytest.mark.sm90
@@ -346,7 +346,7 @@ def test_launches_whose_ctas_wait_for_one_another_do_not_block_each_other(
     """Each launch fills the SMs; half of one beside half of another would deadlock."""
     calls = [pushed(16, 16), pushed(4, 64)]
     streams = [torch.cuda.Stream(), torch.cuda.Stream(priority=priority)]
-    workspaces, graphs, found = [Workspace(), Workspace()], [], []
+    workspaces, graphs, outputs = [Workspace(), Workspace()], [], []
     for (call, _), stream, workspace in zip(calls, streams, workspaces, strict=True):
         with torch.cuda.stream(stream):
             call(workspace)
@@ -357,19 +357,19 @@ def test_launches_whose_ctas_wait_for_one_another_do_not_block_each_other(
             streams[1].wait_stream(streams[0])
             for (call, _), stream, workspace in zip(calls, streams, workspaces, strict=True):
                 with torch.cuda.stream(stream):
-                    found.append([call(workspace) for _ in range(10)][-1])
+                    outputs.append([call(workspace) for _ in range(10)][-1])
             streams[0].wait_stream(streams[1])
     else:
         for (call, _), stream, workspace in zip(calls, streams, workspaces, strict=True):
             graphs.append(torch.cuda.CUDAGraph())
             with torch.cuda.graph(graphs[-1], stream=stream):
-                found.append([call(workspace) for _ in range(10)][-1])
+                outputs.append([call(workspace) for _ in range(10)][-1])
     for _ in range(100):
         for graph, stream in zip(graphs, streams, strict=False):
             with torch.cuda.stream(stream):
                 graph.replay()
     in_time(*streams)
-    for (_, wanted), given in zip(calls, found, strict=True):
+    for (_, wanted), given in zip(calls, outputs, strict=True):
         assert all(map(torch.equal, given, wanted))
 
 
@@ -440,10 +440,10 @@ def test_a_workspace_that_is_too_small_inside_a_capture_is_refused() -> None:
     output = dsa.decode(**inputs, sm_scale=0.1, workspace=Workspace())
     small = Workspace()
     dsa.decode(**step([500], 1024), sm_scale=0.1, workspace=small)
-    held = small.bytes
+    size = small.bytes
     with pytest.raises(LaunchError, match="workspace buffer.*before the capture began.*run once"):
         capture(inputs, output, small)
-    assert small.bytes == held
+    assert small.bytes == size
     dsa.decode(**inputs, sm_scale=0.1, output=output, workspace=small)
     check_replay(capture(inputs, output, small), inputs, output, [0, 8192, 64, 3000])
 
@@ -531,8 +531,8 @@ def test_a_cache_of_another_shape_at_the_same_address_is_read_where_it_lies() ->
     kv = torch.empty(0, dtype=torch.bfloat16, device="cuda")
     for stride in (576, 640, 584):
         kv.set_(pool.untyped_storage(), 0, (4096, 576), (stride, 1))
-        found, wanted = (
+        result, wanted = (
             sparse_mla(inputs["q_nope"], inputs["q_pe"], each, ids, sm_scale=0.1)[0]
             for each in (kv, kv.clone(memory_format=torch.contiguous_format))
         )
-        assert torch.equal(found, wanted)
+        assert torch.equal(result, wanted)

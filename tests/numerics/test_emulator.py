@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import kernel_folders
 import pytest
 import torch
 
@@ -28,43 +29,30 @@ INTERLEAVINGS = {
     "random": Interleaving.random(1),
     "adversarial": Interleaving.adversarial(2),
 }
-# The workloads that reach most of a variant's paths at a small size; tiny ones if an operation has none of
-# them.
-SMALL = (
-    "decode_tiny",
-    "decode_ragged",
-    "decode_mtp3",
-    "prefill_tiny",
-    "prefill_ragged",
-    "tiny_paged",
-    "starts",
-    "offsets_columns",
-    "mapped_paged",
-    "values_paged",
-    "higher_ties",
-    "ids_mixed",
-    "ids_holes",
-    "fp8_raw",
-)
+SIZES = kernel_folders.of_each("sizes")
 
 
 def cases():
-    """Every interleaving on a variant's first workload; on its other workloads, the interleavings in turn."""
-    found = []
+    """Every interleaving on a variant's first workload; on its other workloads, the interleavings in turn.
+
+    The workloads are those of its folder that reach most paths at a small size; without them the tiny ones.
+    """
+    parameters = []
     for number, variant in enumerate(variants.variants()):
         tiny, edge = (trial.workloads(variant, tier) for tier in ("tiny", "edge"))
-        small = [workload for workload in (*tiny, *edge) if workload.name.startswith(SMALL)] or tiny
+        begin = getattr(SIZES.get(variant.op), "EMULATED", ())
+        small = [workload for workload in (*tiny, *edge) if workload.name.startswith(begin)] or tiny
         for place, workload in enumerate(small):
             chosen = (
                 INTERLEAVINGS.items()
                 if place == 0
                 else [list(INTERLEAVINGS.items())[(number + place) % len(INTERLEAVINGS)]]
             )
-            found += [
+            parameters += [
                 pytest.param(variant, workload, interleaving, id=f"{variant.id}-{workload.name}-{name}")
                 for name, interleaving in chosen
             ]
-    return found
+    return parameters
 
 
 @pytest.mark.sample(200)
@@ -78,15 +66,15 @@ def test_emulated_ptx_matches_the_reference(variant, workload, interleaving) -> 
 
 def whole_rows():
     """Attention variants with one CTA per row, which write the result of a single split without a merge."""
-    found = []
+    parameters = []
     for variant in variants.variants("sparse_mla"):
         if variant.knobs["cluster"] > 1:
             continue
         workload = next(
             w for w in trial.workloads(variant, "tiny") if w.name.startswith(("tiny_h8", "tiny_h4"))
         )
-        found.append(pytest.param(variant, workload, id=variant.id))
-    return found
+        parameters.append(pytest.param(variant, workload, id=variant.id))
+    return parameters
 
 
 @pytest.mark.parametrize("variant,workload", whole_rows())
@@ -103,7 +91,7 @@ def test_attention_that_is_not_split_has_no_finding(variant, workload) -> None:
 
 def ways_to_gather():
     """One variant for each way in which attention reads its rows."""
-    found = {}
+    by_way = {}
     for variant in variants.variants("sparse_mla"):
         k = variant.knobs
         key = (
@@ -113,8 +101,8 @@ def ways_to_gather():
             *(k.get(name) for name in ("slices", "gather")),
             k.get("block") == 64,
         )
-        found.setdefault(key, pytest.param(variant, id=variant.id))
-    return list(found.values())
+        by_way.setdefault(key, pytest.param(variant, id=variant.id))
+    return list(by_way.values())
 
 
 @pytest.mark.parametrize("variant", ways_to_gather())
@@ -209,7 +197,7 @@ def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
 
 def read_by_element():
     """One variant per architecture, DSL, operation and form, and its operands of 4-byte alignment."""
-    found = {}
+    by_form = {}
     for variant in variants.variants():
         workload = trial.workloads(variant, "tiny")[0]
         # What other ranks hold too lies as far from this rank's as the call says.
@@ -217,8 +205,8 @@ def read_by_element():
         names = [s.name for s in specs if s.align == 4 and not s.peers]
         if names:
             key = (variant.arch, variant.backend, variant.op, workload.form)
-            found.setdefault(key, pytest.param(variant, workload, names, id=variant.id))
-    return list(found.values())
+            by_form.setdefault(key, pytest.param(variant, workload, names, id=variant.id))
+    return list(by_form.values())
 
 
 @pytest.mark.parametrize("variant,workload,names", read_by_element())

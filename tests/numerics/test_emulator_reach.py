@@ -29,7 +29,7 @@ ONCE = {
 def representatives():
     """One variant of each structure with rings: op, arch, DSL, form, block of heads, cluster;
     for attention also tile."""
-    found = {}
+    by_structure = {}
     for variant in variants.variants():
         if variant.op in ("gqa_forward", "sparse_mla", "lightning_indexer"):
             key = (
@@ -39,8 +39,8 @@ def representatives():
                 *(variant.knobs.get(k) for k in ("mode", "block", "cluster")),
             )
             key += (variant.op == "sparse_mla" and variant.knobs["tile"],)
-            found.setdefault(key, variant)
-    return [pytest.param(v, id=v.id) for v in found.values()]
+            by_structure.setdefault(key, variant)
+    return [pytest.param(v, id=v.id) for v in by_structure.values()]
 
 
 def reached(variant: variants.Variant) -> Coverage:
@@ -57,9 +57,9 @@ def reached(variant: variants.Variant) -> Coverage:
 
 @pytest.mark.parametrize("variant", representatives())
 def test_every_barrier_has_a_second_phase_that_somebody_waits_for(variant) -> None:
-    found = reached(variant)
-    text = reach.source_text(variant, found)
-    barriers = [b for b in found.barriers if b.kind == "mbarrier"]
+    coverage = reached(variant)
+    text = reach.source_text(variant, coverage)
+    barriers = [b for b in coverage.barriers if b.kind == "mbarrier"]
     assert barriers
     left = [
         f"{b} {text(b.where.line) or ''}"
@@ -71,7 +71,7 @@ def test_every_barrier_has_a_second_phase_that_somebody_waits_for(variant) -> No
     if variant.backend == "cutedsl" and (
         variant.op == "gqa_forward" or variant.knobs.get("mode") == "prefill"
     ):
-        assert not found.unexecuted, found.describe(text)
+        assert not coverage.unexecuted, coverage.describe(text)
 
 
 MORE = r"(mbarrier\.init\.shared(?:::cta)?\.b64\s+\[[^\]]*\]), ([^;]*);"

@@ -21,12 +21,12 @@ from dsl_kernels.verification import trial
 
 def declared(op: str) -> list[Variant]:
     """Each declaration of an operation once, as the interpreter does not depend on a DSL."""
-    program, found = programs.get(op), {}
+    program, by_name = programs.get(op), {}
     for arch in ARCHS.values():
         for knobs in combinations(program, arch, 0):
             name = program.variant_id("declared", arch, knobs)
-            found[name] = Variant(name, op, "declared", arch.name, knobs, path=None)
-    return list(found.values())
+            by_name[name] = Variant(name, op, "declared", arch.name, knobs, path=None)
+    return list(by_name.values())
 
 
 def pairs(op: str) -> list:
@@ -39,11 +39,11 @@ def pairs(op: str) -> list:
 
 def all_pairs() -> list:
     """All but those of an unfinished operation, which has a test of its own below."""
-    found = []
+    parameters = []
     for op in programs.names():
         with suppress(Exception):
-            found += pairs(op)
-    return found
+            parameters += pairs(op)
+    return parameters
 
 
 @pytest.mark.parametrize("op", programs.names())

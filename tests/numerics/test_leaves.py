@@ -62,7 +62,7 @@ def called(statements: Any, schedule: Schedule) -> Iterator[str]:
 @lru_cache(maxsize=32)
 def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
     """The leaves in an operation's committed texts: leaf -> {(DSL, module that spells it): architecture}."""
-    found: dict[str, dict[tuple[str, str], str]] = {}
+    by_leaf: dict[str, dict[tuple[str, str], str]] = {}
     for instance in sweep(0, Filter(op=op)).kept:
         modules = leaf_modules(instance.backend, op, instance.arch.tag.removesuffix("a"))
         schedule = instance.program.schedule(instance.knobs, instance.arch)
@@ -71,10 +71,10 @@ def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
             home = next((module for _, module, names in modules if name in names), None)
             if home is None and name in declared(op) and declared(op)[name].text is not None:
                 home = "text"
-            held = found.setdefault(name, {})
+            homes = by_leaf.setdefault(name, {})
             if home is not None:
-                held.setdefault((instance.backend, home), instance.arch.name)
-    return found
+                homes.setdefault((instance.backend, home), instance.arch.name)
+    return by_leaf
 
 
 def probes() -> Iterator[Any]:
@@ -92,9 +92,9 @@ def probes() -> Iterator[Any]:
         }
         for name, leaf in {**common, **declared(op)}.items():
             for (dsl, home), arch in sorted(calls.get(name, {}).items()):
-                held = list(CASES.get(leaf, {}).items())
+                cases = list(CASES.get(leaf, {}).items())
                 turn += 1
-                for label, body in held if sampling.ALL else held[turn % len(held) :][:1] if held else ():
+                for label, body in cases if sampling.ALL else cases[turn % len(cases) :][:1] if cases else ():
                     title = "-".join(x for x in (op, name, home.removeprefix(op).strip("_"), dsl, label) if x)
                     yield pytest.param(op, leaf, dsl, arch, body, id=title)
 
@@ -110,8 +110,8 @@ def test_every_leaf_has_a_case(op: str) -> None:
 def test_no_two_leaves_share_a_case() -> None:
     """Each leaf is compared with its own meaning, never with another leaf."""
     sharing: dict[Any, set[str]] = {}
-    for leaf, held in CASES.items():
-        for body in held.values():
+    for leaf, cases in CASES.items():
+        for body in cases.values():
             sharing.setdefault(body.func, set()).add(leaf.name)
     assert all(len(names) == 1 for names in sharing.values())
 

@@ -134,9 +134,9 @@ def outcomes(structure: Structure, folder: Path, most: int) -> Iterator[Outcome]
     began = time.process_time()
     assert interpreted(program, variant, structure, seconds=20 * SECONDS) is None
     seconds = max(SECONDS, 2 * (time.process_time() - began))
-    found = list(mutants(program.text(variant.knobs, arch), program.schedule(variant.knobs, arch)))
-    for number in sampling.sample(range(len(found)), most, structure.name):
-        mutant = found[number]
+    tried = list(mutants(program.text(variant.knobs, arch), program.schedule(variant.knobs, arch)))
+    for number in sampling.sample(range(len(tried)), most, structure.name):
+        mutant = tried[number]
         broken = written(program, mutant.text)
         try:
             after = {dsl: printed(broken, variant, dsl) for dsl in DSLS}
@@ -150,7 +150,7 @@ def outcomes(structure: Structure, folder: Path, most: int) -> Iterator[Outcome]
         if how is not None:
             yield Outcome(mutant.name, "interpreter", how)
             continue
-        nth = sum(other.name == mutant.name for other in found[: number + 1])
+        nth = sum(other.name == mutant.name for other in tried[: number + 1])
         if (reason := explained(structure, mutant.name, nth)) is not None:
             yield Outcome(mutant.name, "nobody", reason)
             continue
@@ -188,12 +188,12 @@ CATCHERS = ("plan", "interpreter", "emulator", "nobody")
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda s: s.name.replace(", ", "-").replace(" ", "_"))
 def test_every_broken_body_is_caught(structure: Structure, tmp_path: Path) -> None:
-    found = list(outcomes(structure, tmp_path, SAMPLE))
-    unexplained = [o for o in found if o.how == "unexplained"]
+    results = list(outcomes(structure, tmp_path, SAMPLE))
+    unexplained = [o for o in results if o.how == "unexplained"]
     assert not unexplained
     if sampling.ALL:
-        counts = Counter(o.by for o in found)
-        numbers = (len(found), *(counts[by] for by in CATCHERS))
+        counts = Counter(o.by for o in results)
+        numbers = (len(results), *(counts[by] for by in CATCHERS))
         row = f"| {structure.name} | {' | '.join(map(str, numbers))} |"
         assert row in DOCS.read_text(), f"put this row into {DOCS.name}: {row}"
 

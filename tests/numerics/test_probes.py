@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import kernel_folders
 import pytest
 import sampling
 import torch
@@ -36,34 +37,18 @@ from dsl_kernels.tile.lang import START, Body
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
 
-# The variant of each program, DSL and architecture that compiles fastest.
-CHEAP = {
-    ("gqa_forward", "sm_90a"): "bf16_d64",
-    ("lightning_indexer", "sm_90a"): "decode_h32_q1_",
-    ("lightning_indexer", "sm_100a"): "decode_h32_q1_",
-    ("resample_trajectories", "sm_90a"): "global",
-    ("resample_trajectories", "sm_100a"): "global",
-    ("sparse_mla", "sm_90a"): "h8_bf16",
-    ("sparse_mla", "sm_100a"): "h8_bf16",
-    ("topk_selector", "sm_90a"): "g1_t512_r8",
-    ("topk_selector", "sm_100a"): "g1_t512_r8",
-}
-
+SIZES = kernel_folders.of_each("sizes")
 # Only run with TEST_ALL=1.
-SLOW = {
-    ("lightning_indexer", "tilelang", "sm_90a"),
-    ("sparse_mla", "tilelang", "sm_90a"),
-    ("sparse_mla", "tilelang", "sm_100a"),
-    ("topk_selector", "tilelang", "sm_90a"),
-}
-# Always traced: products in flight by wgmma, and tcgen05.
-TRACED = {("sparse_mla", "cutedsl", "sm_90a"), ("lightning_indexer", "cutedsl", "sm_100a")}
+SLOW = {(op, *key) for op, module in SIZES.items() for key in getattr(module, "SLOW", ())}
+TRACED = {(op, *key) for op, module in SIZES.items() for key in getattr(module, "TRACED", ())}
 
 
 def cheap(op: str, backend: str, arch: str) -> Variant | None:
-    found = variants.variants(op, backend, arch)
-    wanted = CHEAP.get((op, arch), "")
-    return next((v for v in found if v.id.split("__")[2].startswith(wanted)), found[0] if found else None)
+    """The variant of a program, DSL and architecture that compiles fastest."""
+    committed = variants.variants(op, backend, arch)
+    begin = getattr(SIZES.get(op), "CHEAP", {}).get(arch, "")
+    named = (v for v in committed if v.id.split("__")[2].startswith(begin))
+    return next(named, committed[0] if committed else None)
 
 
 def chosen(full: bool = True) -> list[Variant]:
@@ -129,10 +114,10 @@ def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, mode: int, tmp
     layout, workspace = same_bits(variant, mode, tmp_path)
     assert layout.text.leaves >= {"read_clock", "mark_region", "begin_sums", "end_sums"}
     for role in layout.regions:
-        held = layout.read(workspace, role)
-        assert held.spent.sum(-1).eq(held.elapsed).all()
-        assert held.elapsed.gt(0).all()
-        assert held.spent[..., 0].gt(0).all()
+        cycles = layout.read(workspace, role)
+        assert cycles.spent.sum(-1).eq(cycles.elapsed).all()
+        assert cycles.elapsed.gt(0).all()
+        assert cycles.spent[..., 0].gt(0).all()
 
 
 @pytest.mark.compile
@@ -167,8 +152,8 @@ def test_a_trace_changes_no_bit_and_has_no_gap(variant: Variant, tmp_path: Path)
 def test_every_region_ends_with_its_mark() -> None:
     variant = variants.get("sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2")
     program, knobs = programs.get(variant.op), {**variant.knobs, "probe": probes.SUMS}
-    found = program.probes(knobs, get_arch(variant.arch))
-    gather = [name.removeprefix("GATHER_") for name in marks(found.text.roles["gather"])]
+    probe_texts = program.probes(knobs, get_arch(variant.arch))
+    gather = [name.removeprefix("GATHER_") for name in marks(probe_texts.text.roles["gather"])]
     assert gather == [
         "START",
         "VOTE",
@@ -179,7 +164,7 @@ def test_every_region_ends_with_its_mark() -> None:
         "COMMIT_KV",
         "WAIT_CLUSTER",
     ]
-    assert found.regions["gather"][4] == "acquire kv"
+    assert probe_texts.regions["gather"][4] == "acquire kv"
 
 
 def test_coarse_probes_tell_waits_from_work() -> None:
@@ -225,9 +210,9 @@ def test_a_body_names_a_region_and_neighbours_of_one_name_are_one() -> None:
     (role,) = schedule.roles
     m = t.Recorder(SimpleNamespace(), schedule, arch, role.name)
     body(m)
-    found = probes.probed(t.Text((), {role.name: tuple(m.statements)}), schedule, probes.SUMS)
-    assert found.regions == {role.name: ("start", "first", "both", "second")}
-    names = [name.split("_")[-1] for name in marks(found.text.roles[role.name])]
+    probed = probes.probed(t.Text((), {role.name: tuple(m.statements)}), schedule, probes.SUMS)
+    assert probed.regions == {role.name: ("start", "first", "both", "second")}
+    names = [name.split("_")[-1] for name in marks(probed.text.roles[role.name])]
     assert names == ["START", "FIRST", "FIRST", "BOTH", "SECOND"]
 
 
@@ -249,8 +234,8 @@ def test_a_region_that_a_body_names_changes_nothing_else() -> None:
 
     changed = dataclasses.replace(program, bodies=bodies)
     assert render(dataclasses.replace(instance_of(variant), program=changed)) == variant.source
-    found = changed.probes({**variant.knobs, "probe": probes.SUMS}, arch)
-    assert set(found.regions.values()) == {("start", "all of it")}
+    regions_of = changed.probes({**variant.knobs, "probe": probes.SUMS}, arch)
+    assert set(regions_of.regions.values()) == {("start", "all of it")}
 
 
 def test_the_interpreter_runs_a_probed_text() -> None:
@@ -311,8 +296,8 @@ def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch
         ops.clear()
     layout = programs.get(variant.op).probes(probed.knobs, get_arch(variant.arch))
     (role,) = layout.regions
-    held = layout.read(operands["probe"], role)
-    assert held.elapsed.gt(0).all()
+    cycles = layout.read(operands["probe"], role)
+    assert cycles.elapsed.gt(0).all()
     assert (
         operands["probe"].numel()
         == layout.ctas(trial.dims_of(variant.op, workload, example.inputs)) * 4 * layout.words
@@ -378,10 +363,10 @@ def test_a_ring_keeps_the_last_marks(marks: int) -> None:
     words[..., 0], words[..., 4], words[..., 5] = zero - (1 << 32), ring, ring + marks % probes.RING
     words[..., probes.HEADER - 1] = (ends[-1] + 20 + (1 << 31)) % (1 << 32) - (1 << 31)
     (role,) = layout.regions
-    found = layout.trace(words, role, [0])[0]
-    assert found.full == (marks >= probes.RING)
-    assert [p.end - p.begin for p in found.passages] == [10] * (kept - found.full)
-    assert found.passages[-1] == probes.Passage(
+    last = layout.trace(words, role, [0])[0]
+    assert last.full == (marks >= probes.RING)
+    assert [p.end - p.begin for p in last.passages] == [10] * (kept - last.full)
+    assert last.passages[-1] == probes.Passage(
         layout.regions[role][(marks - 1) % 3], 10 * (marks - 1), 10 * marks
     )
 
@@ -407,12 +392,12 @@ def test_shares_of_another_tracer_are_read_by_role(monkeypatch: pytest.MonkeyPat
         "warpLifetimes": [{"locIdx": 0, "startTs": 0}, {"locIdx": 1, "startTs": 40}],
     }
     places = [{"warpId": score}, {"warpId": load}]
-    found = iket_shares.shares_by_iket(
+    shares = iket_shares.shares_by_iket(
         probed, {"launches": [{"markers": []}, launch], "locationTable": places}
     )
     first, second, third = layout.regions["score"][:3]
-    assert found["score"] == {first: 0.1, second: 0.15, third: 0.75}
-    assert found["load"] == dict.fromkeys(layout.regions["load"][:2], 0.5)
+    assert shares["score"] == {first: 0.1, second: 0.15, third: 0.75}
+    assert shares["load"] == dict.fromkeys(layout.regions["load"][:2], 0.5)
 
 
 def test_two_launches_are_set_side_by_side(tmp_path: Path) -> None:

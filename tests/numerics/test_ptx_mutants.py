@@ -24,13 +24,13 @@ DOCS = Path(__file__).parents[2] / "docs" / "emulator_evidence.md"
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_slip_in_the_text_is_caught(name: str) -> None:
-    found = [outcome(name, m) for m in sampling.sample(mutants(name), SAMPLE, name)]
-    left = [f"{o.mutant}:\n{o.how}" for o in found if o.by == "survives"]
+    results = [outcome(name, m) for m in sampling.sample(mutants(name), SAMPLE, name)]
+    left = [f"{o.mutant}:\n{o.how}" for o in results if o.by == "survives"]
     assert not left, "\n\n".join(left)
     if sampling.ALL:
-        assert row(name, found) in DOCS.read_text(), f"put this row into {DOCS.name}: {row(name, found)}"
+        assert row(name, results) in DOCS.read_text(), f"put this row into {DOCS.name}: {row(name, results)}"
 
 
 def test_there_are_26_classes_at_300_sites() -> None:
-    found = Counter(m.slip for name in VARIANTS for m in mutants(name))
-    assert len(found) >= 26 and found.total() >= 300, found
+    counts = Counter(m.slip for name in VARIANTS for m in mutants(name))
+    assert len(counts) >= 26 and counts.total() >= 300, counts

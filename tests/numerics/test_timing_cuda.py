@@ -46,15 +46,15 @@ def test_a_point_is_checked_before_it_is_timed(point) -> None:
 def test_a_sustained_run_lasts_and_sees_the_clocks() -> None:
     with torch.inference_mode():
         calls = grids.prepare(POINTS[4]).calls(None, None)
-        short, found = bench.graph_time(calls), bench.sustained(calls, seconds=0.3)
-    assert 0.2 < found["seconds"] < 1.5 and 0.5 < found["us"] / short.us < 2
-    assert bench.clocks() is None or found["sm_mhz"] > 100
+        short, long = bench.graph_time(calls), bench.sustained(calls, seconds=0.3)
+    assert 0.2 < long["seconds"] < 1.5 and 0.5 < long["us"] / short.us < 2
+    assert bench.clocks() is None or long["sm_mhz"] > 100
 
 
 def test_attention_adds_to_a_step_about_what_it_takes() -> None:
     with torch.inference_mode():
-        found = measure.time_marginal(measure.step_sets(StepSize(batch=4, context=8192)))
-    assert 0 < found["marginal"] < found["step"] and found["without_attention"] < found["step"]
+        marginal = measure.time_marginal(measure.step_sets(StepSize(batch=4, context=8192)))
+    assert 0 < marginal["marginal"] < marginal["step"] and marginal["without_attention"] < marginal["step"]
 
 
 def test_a_search_ends_in_the_users_table(tmp_path, monkeypatch) -> None:

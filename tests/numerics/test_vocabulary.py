@@ -1663,16 +1663,16 @@ class Written(TileProgram):
 
 def program_of(case: Case, text: t.Text | None = None) -> TileProgram:
     problem = SimpleNamespace(forms={"default": case.operands}, operands=lambda form: case.operands)
-    found = Written(
+    program = Written(
         op=case.op or f"vocabulary_{case.name}", problem=problem, knobs=(), declare=case.declare,
         bodies=lambda k, arch: {START: started, **case.bodies},
     )  # type: ignore[arg-type]  # fmt: skip
-    object.__setattr__(found, "given", text)
-    return found
+    object.__setattr__(program, "given", text)
+    return program
 
 
 def drawn(case: Case) -> dict[str, torch.Tensor]:
-    generator, found = torch.Generator().manual_seed(1), {}
+    generator, operands = torch.Generator().manual_seed(1), {}
     for spec in case.operands:
         shape = tuple(case.dims[extent] if isinstance(extent, str) else extent for extent in spec.shape)
         value = (torch.randn(shape, generator=generator) * (9 if spec.dtype == "int32" else 1)).to(
@@ -1686,9 +1686,9 @@ def drawn(case: Case) -> dict[str, torch.Tensor]:
         if spec.strides:
             strides = tuple(case.dims[s] if isinstance(s, str) else s for s in spec.strides)
             value = torch.empty_strided(shape, strides, dtype=spec.torch_dtype).copy_(value)
-        found[spec.name] = value
-    assert bind(case.operands, found).dims == case.dims
-    return found
+        operands[spec.name] = value
+    assert bind(case.operands, operands).dims == case.dims
+    return operands
 
 
 def variant_of(case: Case, program: TileProgram, dsl: str, path: Path) -> Variant:

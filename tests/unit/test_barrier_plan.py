@@ -61,12 +61,12 @@ def test_words_through_the_grid_need_no_barrier_in_memory():
 
 
 def test_pipelines_through_one_operand_lie_side_by_side():
-    found = schedule(
+    declared = schedule(
         Engine.GRID, (Reader("math", Engine.THREADS),), producer="math", rounds="once", through="x"
     )
-    (pipe,), words = found.pipelines, 64 * 64
+    (pipe,), words = declared.pipelines, 64 * 64
     both = replace(
-        found, pipelines=(pipe, replace(pipe, name="next"), replace(pipe, name="other", through="y"))
+        declared, pipelines=(pipe, replace(pipe, name="next"), replace(pipe, name="other", through="y"))
     )
     assert words_of(both, "x") == (2 * words, {"ring": 0, "next": words})
     assert words_of(both, "y") == (words, {"other": 0})
@@ -276,14 +276,16 @@ BY_HAND = {
 def test_no_leaf_and_no_frame_synchronises_by_hand() -> None:
     """A few exceptions are part of one copy, or stay within a warp or a thread."""
     root = Path(dsl_kernels.__file__).parent
-    paths = [path for held in ("text", "tilelang", "cutedsl") for path in root.glob(f"device/{held}/*.py")]
+    paths = [
+        path for folder in ("text", "tilelang", "cutedsl") for path in root.glob(f"device/{folder}/*.py")
+    ]
     paths += [*root.glob("kernels/*/leaves.py"), *root.glob("kernels/*/leaves/*.py")]
     paths += [path for dsl in ("tilelang", "cutedsl") for path in root.glob(f"kernels/*/{dsl}*.py")]
     paths += [
         p for p in root.parent.glob("templates/*/*.j2") if p.name not in ("_actions.j2", "_spelling.j2")
     ]
     assert len(paths) > 15
-    found = set()
+    exceptions = set()
     for path in paths:
         # Prose may use the names.
         text = re.sub(
@@ -294,8 +296,8 @@ def test_no_leaf_and_no_frame_synchronises_by_hand() -> None:
         )
         text = re.sub(r"(?m)(#|//) .*$", "", text)
         place = path.relative_to(root if path.is_relative_to(root) else root.parent).as_posix()
-        found |= {(place, word) for word in SYNCHRONISATION.findall(text)}
-    assert found == BY_HAND.keys(), found ^ BY_HAND.keys()
+        exceptions |= {(place, word) for word in SYNCHRONISATION.findall(text)}
+    assert exceptions == BY_HAND.keys(), exceptions ^ BY_HAND.keys()
 
 
 def _code_of(literal: re.Match[str]) -> str:
@@ -332,5 +334,5 @@ def test_a_wrapper_takes_the_kinds_that_it_can_wrap(fill: Engine, wrapped: str) 
         "multicast": {Engine.BULK, Engine.THREADS},
         "pair": {Engine.BULK, Engine.THREADS, Engine.TMEM, Engine.TCGEN05},
     }[wrapped]
-    found = [expected for _, expected, _ in transfer_of(declared.pipelines[0]).faults(declared)]
-    assert any(expected.startswith(wrapped) for expected in found) == (fill not in fits), found
+    faults = [expected for _, expected, _ in transfer_of(declared.pipelines[0]).faults(declared)]
+    assert any(expected.startswith(wrapped) for expected in faults) == (fill not in fits), faults

@@ -72,49 +72,52 @@ def written(made, tmp_path) -> tuple[bundle.Bundle, Variant]:
     return bundle.write(tmp_path / "bundle", [variant], {variant.id: folder}), variant
 
 
-def edit(held: bundle.Bundle, **changes: Any) -> None:
+def edit(bundled: bundle.Bundle, **changes: Any) -> None:
     """Change fields of a bundle's index, and update its hash."""
-    content = json.loads((held.root / bundle.INDEX).read_text())
+    content = json.loads((bundled.root / bundle.INDEX).read_text())
     del content["sha256"]
     content.update(changes)
-    (held.root / bundle.INDEX).write_text(json.dumps({**content, "sha256": bundle._digest(content)}))
+    (bundled.root / bundle.INDEX).write_text(json.dumps({**content, "sha256": bundle._digest(content)}))
 
 
 def test_a_written_bundle_launches_through_the_driver_alone(written, monkeypatch):
-    held, variant = written
+    bundled, variant = written
     driver = use(monkeypatch, FakeDriver())
-    monkeypatch.setenv("DSL_KERNELS_BUNDLE_DIR", str(held.root))
+    monkeypatch.setenv("DSL_KERNELS_BUNDLE_DIR", str(bundled.root))
     store.load(variant).launch(operands(), {"n": 300, "x_stride": 96}, 4321)
     assert driver.code == b"kernel.cubin of " + variant.id.encode() and driver.launches[0].grid == (3, 1, 1)
-    assert sorted(path.name for path in (held.root / variant.id).iterdir()) == ["kernel.cubin", "meta.json"]
-    assert not (held.root.parent / "cache").exists(), "the cache is not touched"
+    assert sorted(path.name for path in (bundled.root / variant.id).iterdir()) == [
+        "kernel.cubin",
+        "meta.json",
+    ]
+    assert not (bundled.root.parent / "cache").exists(), "the cache is not touched"
 
 
 def test_the_index_says_what_the_bundle_was_built_from(written, made):
-    held, variant = written
-    entry = held.entries[variant.id]
-    assert held.arch == "sm_90a" and held.library == dsl_kernels.__version__
+    bundled, variant = written
+    entry = bundled.entries[variant.id]
+    assert bundled.arch == "sm_90a" and bundled.library == dsl_kernels.__version__
     assert entry.source == variant.sha256 and entry.toolchain == {"tilelang": "0.1.15"}
     assert sorted(entry.library) == sorted(
         path.relative_to(ROOT / "dsl_kernels").as_posix()
         for path in backends.get("tilelang").sources(variant.path)
     )
     assert "kernels/topk_selector/tilelang.py" in entry.library
-    assert not [name for name in (held.root / bundle.INDEX).read_text().split('"') if name.startswith("/")]
-    assert [error for _, error in held.check([variant])] == [None]
+    assert not [name for name in (bundled.root / bundle.INDEX).read_text().split('"') if name.startswith("/")]
+    assert [error for _, error in bundled.check([variant])] == [None]
 
 
 def test_the_same_input_gives_the_same_bytes(written, made, tmp_path):
-    held, variant = written
+    bundled, variant = written
     again = bundle.write(tmp_path / "again", [variant], {variant.id: made[variant.id][1]})
-    for path in sorted(held.root.rglob("*")):
+    for path in sorted(bundled.root.rglob("*")):
         if path.is_file():
-            assert path.read_bytes() == (again.root / path.relative_to(held.root)).read_bytes()
+            assert path.read_bytes() == (again.root / path.relative_to(bundled.root)).read_bytes()
 
 
 def test_everyone_may_read_a_bundle(written):
-    held, variant = written
-    for folder in (held.root, held.root / variant.id):
+    bundled, variant = written
+    for folder in (bundled.root, bundled.root / variant.id):
         assert folder.stat().st_mode & 0o055 == 0o055
 
 
@@ -137,42 +140,42 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("file", ["kernel.cubin", "meta.json"])
 @pytest.mark.parametrize("damage", [flip, Path.unlink, lambda p: p.write_bytes(p.read_bytes()[:-1])])
 def test_a_damaged_file_is_refused(written, file, damage):
-    held, variant = written
-    damage(held.root / variant.id / file)
-    bundle.use(held.root)
+    bundled, variant = written
+    damage(bundled.root / variant.id / file)
+    bundle.use(bundled.root)
     with pytest.raises(BundleError) as caught:
         store.load(variant)
     assert caught.value.code == "BUNDLE_DAMAGED" and file in caught.value.subject
     assert isinstance(caught.value, ArtifactError)
-    assert [error.code for _, error in held.check([variant]) if error] == ["BUNDLE_DAMAGED"]
+    assert [error.code for _, error in bundled.check([variant]) if error] == ["BUNDLE_DAMAGED"]
 
 
 def test_a_launch_description_of_another_variant_is_refused(written, made):
-    held, variant = written
+    bundled, variant = written
     other = (made[NAMES[1]][1] / "meta.json").read_bytes()
-    (held.root / variant.id / "meta.json").write_bytes(other)
-    entry = held.entries[variant.id]
+    (bundled.root / variant.id / "meta.json").write_bytes(other)
+    entry = bundled.entries[variant.id]
     files = {**entry.files, "meta.json": hashlib.sha256(other).hexdigest()}
-    swapped = replace(held, entries={variant.id: replace(entry, files=files)})
+    swapped = replace(bundled, entries={variant.id: replace(entry, files=files)})
     with pytest.raises(BundleError, match=f"one of {NAMES[1]}"):
         swapped.fetch(variant)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 1}', '"text"'])
 def test_a_damaged_index_is_refused(written, text):
-    held, _ = written
-    (held.root / bundle.INDEX).write_text(text)
+    bundled, _ = written
+    (bundled.root / bundle.INDEX).write_text(text)
     with pytest.raises(BundleError) as caught:
-        bundle.open_bundle(held.root)
+        bundle.open_bundle(bundled.root)
     assert caught.value.code == "BUNDLE_DAMAGED"
 
 
 def test_an_edited_index_is_refused(written):
-    held, _ = written
-    path = held.root / bundle.INDEX
+    bundled, _ = written
+    path = bundled.root / bundle.INDEX
     path.write_text(path.read_text().replace("sm_90a", "sm_100a", 1))
     with pytest.raises(BundleError) as caught:
-        bundle.open_bundle(held.root)
+        bundle.open_bundle(bundled.root)
     assert caught.value.code == "BUNDLE_DAMAGED"
 
 
@@ -184,9 +187,9 @@ def test_an_edited_index_is_refused(written):
     ],
 )
 def test_another_version_is_refused(written, changes, told, monkeypatch):
-    held, variant = written
-    edit(held, **changes)
-    monkeypatch.setenv("DSL_KERNELS_BUNDLE_DIR", str(held.root))
+    bundled, variant = written
+    edit(bundled, **changes)
+    monkeypatch.setenv("DSL_KERNELS_BUNDLE_DIR", str(bundled.root))
     with pytest.raises(BundleError) as caught:
         store.load(variant)
     assert caught.value.code == "BUNDLE_VERSION" and told in caught.value.got
@@ -194,16 +197,16 @@ def test_another_version_is_refused(written, changes, told, monkeypatch):
 
 
 def test_another_architecture_is_refused(written):
-    held, variant = written
-    bundle.use(held.root)
+    bundled, variant = written
+    bundle.use(bundled.root)
     with pytest.raises(BundleError) as caught:
         store.load(replace(variant, id="scale__tilelang_sm100a__t", arch="sm_100a"))
     assert caught.value.code == "BUNDLE_ARCH" and "--arch sm_100a" in caught.value.fix
 
 
 def test_another_generated_module_is_refused(written):
-    held, variant = written
-    bundle.use(held.root)
+    bundled, variant = written
+    bundle.use(bundled.root)
     with pytest.raises(BundleError) as caught:
         store.load(replace(variant, sha256="0" * 64))
     assert caught.value.code == "BUNDLE_SOURCE" and caught.value.subject == variant.id
@@ -213,16 +216,16 @@ def test_another_generated_module_is_refused(written):
     ("present", "told"), [(lambda name: "0" * 64, "0000"), (lambda name: "", "no such file")]
 )
 def test_another_device_helper_is_refused(written, monkeypatch, present, told):
-    held, variant = written
+    bundled, variant = written
     monkeypatch.setattr(bundle, "_library_file", present)
     with pytest.raises(BundleError) as caught:
-        held.fetch(variant)
+        bundled.fetch(variant)
     assert caught.value.code == "BUNDLE_SOURCE" and told in caught.value.got
 
 
 def test_a_variant_that_the_library_lacks_is_reported_by_the_check(written):
-    held, variant = written
-    ((name, error),) = held.check([])
+    bundled, variant = written
+    ((name, error),) = bundled.check([])
     assert name == variant.id and error is not None and error.code == "BUNDLE_SOURCE"
 
 
@@ -237,7 +240,7 @@ def test_a_folder_that_is_no_bundle_is_refused(tmp_path, monkeypatch):
 
 
 def test_lookup_goes_from_the_bundle_to_the_cache_to_the_compiler(written, made, tmp_path, monkeypatch):
-    held, variant = written
+    bundled, variant = written
     other, compiled = made[NAMES[1]]
     asked = []
 
@@ -246,7 +249,7 @@ def test_lookup_goes_from_the_bundle_to_the_cache_to_the_compiler(written, made,
         return compiled
 
     monkeypatch.setattr(cache, "artifact_for", artifact_for)
-    bundle.use(held.root)
+    bundle.use(bundled.root)
     assert store.load(variant).name == variant.id and asked == []
     assert store.load(other).name == other.id and asked == [other.id]
     bundle.use(None)
@@ -255,51 +258,51 @@ def test_lookup_goes_from_the_bundle_to_the_cache_to_the_compiler(written, made,
 
 
 def test_without_a_bundled_or_cached_variant_the_error_names_both(written, made):
-    held, _ = written
-    bundle.use(held.root)
+    bundled, _ = written
+    bundle.use(bundled.root)
     with pytest.raises(MissingArtifactError) as caught:
         store.load(made[NAMES[1]][0])
-    assert str(held.root) in caught.value.expected and "compiled artifact below" in caught.value.expected
+    assert str(bundled.root) in caught.value.expected and "compiled artifact below" in caught.value.expected
 
 
 def test_the_argument_outranks_the_environment(written, made, tmp_path, monkeypatch):
-    held, _ = written
+    bundled, _ = written
     other, folder = made[NAMES[1]]
     second = bundle.write(tmp_path / "second", [other], {other.id: folder})
-    monkeypatch.setenv("DSL_KERNELS_BUNDLE_DIR", str(held.root))
-    assert bundle.active().root == held.root
+    monkeypatch.setenv("DSL_KERNELS_BUNDLE_DIR", str(bundled.root))
+    assert bundle.active().root == bundled.root
     assert dsl_kernels.use_bundle(second.root).root == bundle.active().root == second.root
     dsl_kernels.use_bundle(None)
-    assert bundle.active().root == held.root
+    assert bundle.active().root == bundled.root
 
 
 def test_a_bundle_written_again_is_read_again(written, made, tmp_path):
-    held, _ = written
-    bundle.use(held.root)
+    bundled, _ = written
+    bundle.use(bundled.root)
     other, folder = made[NAMES[1]]
-    bundle.write(held.root, [other], {other.id: folder}, replace=True)
+    bundle.write(bundled.root, [other], {other.id: folder}, replace=True)
     assert set(bundle.active().entries) == {other.id}
 
 
 def test_a_library_without_a_generated_set_has_the_variants_of_the_bundle(written, tmp_path, monkeypatch):
-    held, variant = written
+    bundled, variant = written
     monkeypatch.setattr(variants, "__file__", str(tmp_path / "installed" / "dsl_kernels" / "variants.py"))
     with pytest.raises(ArtifactError, match="generated kernels"):
         variants.variants()
-    bundle.use(held.root)
-    (found,) = variants.variants()
-    assert (found.id, found.op, found.backend, found.arch) == (variant.id, "scale", "tilelang", "sm_90a")
-    assert (found.knobs, found.declared, found.sha256) == (variant.knobs, variant.declared, variant.sha256)
-    assert store.load(found).name == variant.id
+    bundle.use(bundled.root)
+    (listed,) = variants.variants()
+    assert (listed.id, listed.op, listed.backend, listed.arch) == (variant.id, "scale", "tilelang", "sm_90a")
+    assert (listed.knobs, listed.declared, listed.sha256) == (variant.knobs, variant.declared, variant.sha256)
+    assert store.load(listed).name == variant.id
     with pytest.raises(ArtifactError, match="compiled code alone"):
-        _ = found.source
-    flip(held.root / bundle.MANIFEST)
+        _ = listed.source
+    flip(bundled.root / bundle.MANIFEST)
     with pytest.raises(BundleError, match=r"manifest\.json"):
         variants.variants()
 
 
 def test_warmup_compiles_nothing_that_is_in_the_bundle(written, made, monkeypatch):
-    held, variant = written
+    bundled, variant = written
     other = made[NAMES[1]][0]
     monkeypatch.setattr(prepare, "_device", lambda device: (None, None))
     monkeypatch.setattr(variants, "variants", lambda arch: (variant, other))
@@ -310,7 +313,7 @@ def test_warmup_compiles_nothing_that_is_in_the_bundle(written, made, monkeypatc
         return [pool.Outcome(module.id, 1.0, cached=False) for module in modules]
 
     monkeypatch.setattr(pool, "compile_all", compile_all)
-    bundle.use(held.root)
+    bundle.use(bundled.root)
     warmed = {item.variant: item.cached for item in prepare.warmup(arch="sm_90a")}
     assert asked == [other.id] and warmed == {variant.id: True, other.id: False}
 
@@ -332,7 +335,7 @@ for variant in variants.variants():
 
 
 def test_loading_needs_neither_a_dsl_nor_a_compiler_nor_the_caches_packages(written):
-    held, variant = written
+    bundled, variant = written
     blocked = (
         "tilelang",
         "tvm",
@@ -349,8 +352,8 @@ def test_loading_needs_neither_a_dsl_nor_a_compiler_nor_the_caches_packages(writ
         env={
             "PYTHONPATH": str(ROOT),
             "PATH": "",
-            "DSL_KERNELS_BUNDLE_DIR": str(held.root),
-            "DSL_KERNELS_GENERATED_DIR": str(held.root),
+            "DSL_KERNELS_BUNDLE_DIR": str(bundled.root),
+            "DSL_KERNELS_GENERATED_DIR": str(bundled.root),
         },
         capture_output=True,
         text=True,
@@ -363,26 +366,29 @@ def test_loading_needs_neither_a_dsl_nor_a_compiler_nor_the_caches_packages(writ
 @pytest.mark.parametrize("from_bundle", ["library without a set", "DSL_KERNELS_GENERATED_DIR"])
 def test_python_in_a_bundle_is_never_run(written, tmp_path, monkeypatch, from_bundle):
     """Write access to a bundle must not give code execution, even where compiling is allowed."""
-    held, variant = written
+    bundled, variant = written
     marker = tmp_path / "ran"
-    for path in (held.root / "sm_90a" / "scale" / f"{variant.id}.py", held.root / variant.id / "__init__.py"):
+    for path in (
+        bundled.root / "sm_90a" / "scale" / f"{variant.id}.py",
+        bundled.root / variant.id / "__init__.py",
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"open({str(marker)!r}, 'w')\n{TEXT}")
     monkeypatch.delenv("DSL_KERNELS_DISABLE_JIT")
     if from_bundle == "DSL_KERNELS_GENERATED_DIR":
-        monkeypatch.setenv(from_bundle, str(held.root))
+        monkeypatch.setenv(from_bundle, str(bundled.root))
     else:
         monkeypatch.setattr(variants, "__file__", str(tmp_path / "installed" / "dsl_kernels" / "variants.py"))
-    bundle.use(held.root)
-    (found,) = variants.variants()
-    assert found.path.is_file() and store.load(found).name == variant.id
+    bundle.use(bundled.root)
+    (listed,) = variants.variants()
+    assert listed.path.is_file() and store.load(listed).name == variant.id
     with pytest.raises(MissingArtifactError, match="whose Python is never run"):
-        store.fetch(found, bundle.PTX)
+        store.fetch(listed, bundle.PTX)
     bundle.use(None)
     for ask in (cache.artifact_for, cache.lookup, cache.load):
         with pytest.raises(MissingArtifactError, match="whose Python is never run"):
-            ask(found)
-    (outcome,) = pool.compile_all([found], jobs=1)
+            ask(listed)
+    (outcome,) = pool.compile_all([listed], jobs=1)
     assert isinstance(outcome.error, MissingArtifactError) and not marker.exists()
 
 
@@ -416,26 +422,26 @@ HASH = "0" * 64
 )
 def test_an_index_is_confined_to_its_folder(written, change):
     """With a matching hash, as a forger would write it."""
-    held, variant = written
-    entry = json.loads((held.root / bundle.INDEX).read_text())["variants"][variant.id]
+    bundled, variant = written
+    entry = json.loads((bundled.root / bundle.INDEX).read_text())["variants"][variant.id]
     if callable(change):
         change = {"variants": {name: {**entry, **fields} for name, fields in change(variant.id).items()}}
-    edit(held, **change)
+    edit(bundled, **change)
     with pytest.raises(BundleError) as caught:
-        bundle.use(held.root)
+        bundle.use(bundled.root)
     assert caught.value.code == "BUNDLE_DAMAGED" and caught.value.subject.endswith("bundle.json")
 
 
 @pytest.mark.parametrize("name", ["kernel.cubin", "meta.json", "folder", "manifest.json", "bundle.json"])
 def test_a_link_out_of_the_bundle_is_refused(written, tmp_path, name):
-    held, variant = written
-    path = {"folder": held.root / variant.id}.get(name, held.root / variant.id / name)
-    path = path if path.exists() else held.root / name
+    bundled, variant = written
+    path = {"folder": bundled.root / variant.id}.get(name, bundled.root / variant.id / name)
+    path = path if path.exists() else bundled.root / name
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    os.utime(held.root / bundle.INDEX)
+    os.utime(bundled.root / bundle.INDEX)
     with pytest.raises(BundleError, match="a link to") as caught:
-        bundle.use(held.root)
+        bundle.use(bundled.root)
         bundle.active().manifest_folder()
         store.load(variant)
     assert caught.value.code == "BUNDLE_DAMAGED"
@@ -443,39 +449,39 @@ def test_a_link_out_of_the_bundle_is_refused(written, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["kernel.cubin", "meta.json", "manifest.json", "bundle.json"])
 def test_a_pipe_in_the_place_of_a_file_is_refused(written, name):
-    held, variant = written
-    path = next(held.root.rglob(name))
+    bundled, variant = written
+    path = next(bundled.root.rglob(name))
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(BundleError, match="not a regular file") as raised:
-        opened = bundle.open_bundle(held.root)
+        opened = bundle.open_bundle(bundled.root)
         opened.manifest_folder()
         opened.fetch(variant)
     assert raised.value.code == "BUNDLE_DAMAGED"
 
 
 def test_the_check_names_what_is_not_listed_and_what_others_may_write_to(written):
-    held, variant = written
-    assert list(held.strays()) == []
-    extra, pipe = held.root / "x.py", held.root / variant.id / "pipe"
+    bundled, variant = written
+    assert list(bundled.strays()) == []
+    extra, pipe = bundled.root / "x.py", bundled.root / variant.id / "pipe"
     extra.write_text("")
     os.mkfifo(pipe)
-    (held.root / variant.id).chmod(0o777)
-    (held.root / variant.id / "kernel.cubin").chmod(0o666)
-    found = {(error.subject, error.code) for error in held.strays()}
-    assert found == {
+    (bundled.root / variant.id).chmod(0o777)
+    (bundled.root / variant.id / "kernel.cubin").chmod(0o666)
+    strays = {(error.subject, error.code) for error in bundled.strays()}
+    assert strays == {
         (str(extra), "BUNDLE_DAMAGED"),
         (str(pipe), "BUNDLE_DAMAGED"),
-        (str(held.root / variant.id), "BUNDLE_UNTRUSTED"),
-        (str(held.root / variant.id / "kernel.cubin"), "BUNDLE_UNTRUSTED"),
+        (str(bundled.root / variant.id), "BUNDLE_UNTRUSTED"),
+        (str(bundled.root / variant.id / "kernel.cubin"), "BUNDLE_UNTRUSTED"),
     }
-    held.root.chmod(0o1777)
-    assert str(held.root) in {error.subject for error in held.strays()}
+    bundled.root.chmod(0o1777)
+    assert str(bundled.root) in {error.subject for error in bundled.strays()}
 
 
 def test_a_bundle_may_lie_behind_a_link(written, tmp_path):
-    held, variant = written
-    (tmp_path / "link").symlink_to(held.root)
+    bundled, variant = written
+    (tmp_path / "link").symlink_to(bundled.root)
     bundle.use(tmp_path / "link")
     assert store.load(variant).name == variant.id
 
@@ -503,7 +509,7 @@ def test_an_interrupted_write_leaves_nothing(made, tmp_path, monkeypatch, file, 
 
 
 def test_an_interrupted_replacement_leaves_the_old_bundle(written, made, tmp_path, monkeypatch):
-    held, variant = written
+    bundled, variant = written
     other, folder = made[NAMES[1]]
     real = Path.rename
 
@@ -514,9 +520,9 @@ def test_an_interrupted_replacement_leaves_the_old_bundle(written, made, tmp_pat
 
     monkeypatch.setattr(Path, "rename", failing)
     with pytest.raises(CacheError, match="Input/output error"):
-        bundle.write(held.root, [other], {other.id: folder}, replace=True)
+        bundle.write(bundled.root, [other], {other.id: folder}, replace=True)
     assert siblings(tmp_path) == ["bundle"]
-    assert bundle.open_bundle(held.root).fetch(variant) is not None
+    assert bundle.open_bundle(bundled.root).fetch(variant) is not None
 
 
 def test_a_killed_writer_leaves_no_bundle_under_the_name(made, tmp_path):
@@ -538,10 +544,10 @@ def test_a_killed_writer_leaves_no_bundle_under_the_name(made, tmp_path):
 
 
 def test_only_a_bundle_is_ever_replaced(written, made, tmp_path):
-    held, variant = written
+    bundled, variant = written
     folders = {variant.id: made[variant.id][1]}
     with pytest.raises(InvalidArgumentError, match="--force"):
-        bundle.write(held.root, [variant], folders)
+        bundle.write(bundled.root, [variant], folders)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("keep")
     (tmp_path / "file").write_text("keep")

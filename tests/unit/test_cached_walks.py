@@ -113,8 +113,8 @@ def test_a_damaged_file_leaves_the_ranking_to_the_cost_model(content, tmp_path, 
     (tmp_path / "walks.json").write_text(content)
     monkeypatch.setattr(cached, "path_of", lambda arch: tmp_path / "walks.json")
     with caplog.at_level(logging.WARNING):
-        found = [registry.select(call_of(op, "B200")) for op in BETWEEN]
-    assert all(selection.rule.startswith(models.COST_MODEL) for selection in found)
+        selections = [registry.select(call_of(op, "B200")) for op in BETWEEN]
+    assert all(selection.rule.startswith(models.COST_MODEL) for selection in selections)
     assert len(caplog.records) == 1 and "python -m codegen walks" in caplog.text
 
 

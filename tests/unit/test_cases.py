@@ -78,9 +78,9 @@ def test_expectations_name_launches_and_counters_that_are_read(name):
 
 
 def comparison(error: float) -> Comparison:
-    found = Comparison()
-    found.require("error", error, 1.0)
-    return found
+    result = Comparison()
+    result.require("error", error, 1.0)
+    return result
 
 
 def test_a_wrong_result_is_not_timed():
@@ -112,8 +112,8 @@ def test_a_result_that_is_off_by_nan_leaves_a_record_that_can_be_written(tmp_pat
     to.row("less", lambda: {"us": 1.0}, partial(comparison, float("nan")), measurement_only=True)
     to.row("more", lambda: {"us": 1.0}, partial(comparison, float("inf")), measurement_only=True)
     base.write({"schema": base.SCHEMA, "rows": to.rows}, tmp_path / "x.json")
-    found = base.read(tmp_path / "x.json")["rows"]
-    assert [(row["ok"], row["checks"]) for row in found] == [(False, {"error": None})] * 2
+    rows = base.read(tmp_path / "x.json")["rows"]
+    assert [(row["ok"], row["checks"]) for row in rows] == [(False, {"error": None})] * 2
 
 
 def test_a_row_that_raises_is_kept_and_the_next_one_is_measured():
@@ -168,10 +168,10 @@ def test_selected_rows_are_distinct_and_in_their_order(order):
 
 
 def test_settings_fit_an_sm_and_reach_the_same_bytes_with_few_and_many_warps():
-    found = _gather.settings()
-    assert all(one.blocks_per_sm * one.warps_per_block == one.warps for one in found)
-    assert all(one.shared * one.blocks_per_sm <= 227 << 10 for one in found)
-    names = {(one.engine, one.warps, one.depth) for one in found}
+    settings = _gather.settings()
+    assert all(one.blocks_per_sm * one.warps_per_block == one.warps for one in settings)
+    assert all(one.shared * one.blocks_per_sm <= 227 << 10 for one in settings)
+    names = {(one.engine, one.warps, one.depth) for one in settings}
     assert {("bulk", 8, 8), ("bulk", 32, 2), ("loads", 8, 1), ("loads", 32, 1), ("loads", 8, 4)} <= names
     few, many = (_gather.Setting("bulk", w, d) for w, d in ((8, 8), (32, 2)))
     assert few.in_flight == many.in_flight
@@ -209,9 +209,9 @@ def test_a_trace_is_reduced_to_copies_kernels_and_the_calls_around_them():
         event("cpu_op", "aten::copy_", 10, 1),
         {"ph": "M", "name": "process_name"},
     ]
-    found = transfers.read_trace(trace)
-    assert [(e["what"], e["turn"]) for e in found] == [("host call", 0), ("copy", 1), ("kernel", 1)]
-    assert found[1]["bytes"] == 64
+    events = transfers.read_trace(trace)
+    assert [(e["what"], e["turn"]) for e in events] == [("host call", 0), ("copy", 1), ("kernel", 1)]
+    assert events[1]["bytes"] == 64
 
 
 def line(*cells: object) -> str:
@@ -240,12 +240,12 @@ REPORT = "\n".join(
 
 
 def test_a_report_is_split_by_its_markers_and_the_longest_kernel_counts():
-    found = dict(_counters.by_launch(REPORT, ["first", "second", "third"]))
-    assert list(found) == ["first", "second"]
-    assert found["first"]["metrics"]["gpu__time_duration.sum"] == 1234500.0
-    assert found["first"]["kernel"] == "reduce_v1"
-    assert found["second"]["kernel"].endswith("flash_fwd_kernel")
-    assert found["second"]["metrics"] == {
+    launches = dict(_counters.by_launch(REPORT, ["first", "second", "third"]))
+    assert list(launches) == ["first", "second"]
+    assert launches["first"]["metrics"]["gpu__time_duration.sum"] == 1234500.0
+    assert launches["first"]["kernel"] == "reduce_v1"
+    assert launches["second"]["kernel"].endswith("flash_fwd_kernel")
+    assert launches["second"]["metrics"] == {
         "gpu__time_duration.sum": 2000.0,
         "launch__registers_per_thread": 184.0,
     }
@@ -388,7 +388,7 @@ def leaves(figures, path=()):
     """Paths to the numbers, strings and booleans of figures."""
     if isinstance(figures, (dict, list, tuple)):
         items = figures.items() if isinstance(figures, dict) else enumerate(figures)
-        return [found for key, value in items for found in leaves(value, (*path, key))]
+        return [leaf for key, value in items for leaf in leaves(value, (*path, key))]
     return [path]
 
 
@@ -425,14 +425,14 @@ def verdicts(one, figures):
     """The verdicts after changes of the figures: of one, of all with the same name, and of all at once."""
     paths = leaves(figures)
     changes = [*({path} for path in paths), *({p for p in paths if p[0] == name} for name in figures)]
-    found = set()
+    seen = set()
     for some in [*changes, set(paths)]:
         for factor in FACTORS:
             try:
-                found.add(one.verdict(changed(figures, some, times_by(factor)))[0])
+                seen.add(one.verdict(changed(figures, some, times_by(factor)))[0])
             except (ZeroDivisionError, ValueError):
                 continue
-    return found
+    return seen
 
 
 @pytest.mark.parametrize("one", claims.CLAIMS, ids=lambda c: c.name)

@@ -338,16 +338,16 @@ def test_explain_says_which_tuned_entry_decided(tmp_path):
 def test_explain_says_whose_points_decided(monkeypatch):
     monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(GENERATED))
     monkeypatch.setattr(measured, "TUNED", Path(measured.__file__).parent / "tuned")
-    said = "the points are the H200's (NVIDIA H200, 132 SMs), with scaled times"
+    message = "the points are the H200's (NVIDIA H200, 132 SMs), with scaled times"
     sibling = "NVIDIA GH200 480GB"
     report = data(*TOPK, "--gpu", sibling)
     assert report["table"] == {"gpu": "NVIDIA H200", "sms": 132, "own": False} and report["tuned"] is None
     assert report["selection"]["rule"] == "tuned table of the H200"
     assert all(c["tuned_us"] is None for c in report["candidates"]) and report["best_by_backend"] == {}
-    assert said in invoke(*TOPK, "--gpu", sibling).stdout
+    assert message in invoke(*TOPK, "--gpu", sibling).stdout
     for name, device in (("H200", "NVIDIA H200"), ("H100", "NVIDIA H100 80GB HBM3")):
         assert data(*TOPK, "--gpu", name)["table"] == {"gpu": device, "sms": 132, "own": True}
-        assert said not in invoke(*TOPK, "--gpu", name).stdout
+        assert message not in invoke(*TOPK, "--gpu", name).stdout
     assert data(*TOPK[: TOPK.index("--arch")], "--gpu", "B200")["table"] is None
 
 
@@ -688,9 +688,9 @@ def test_doctor_counts_what_this_machine_needs(
     assert rows["compiled"]["status"] == compiled_status, rows["compiled"]
     archs = {arch for arch in present if arch} or {bundled}
     wanted = [v for v in variants.variants() if v.arch in archs or archs == {None}]
-    held = sum(v.arch == bundled for v in wanted)
+    count = sum(v.arch == bundled for v in wanted)
     named = " and ".join(sorted(archs)) if archs != {None} else "all architectures"
-    assert rows["compiled"]["found"] == f"{held} of {len(wanted)} variants for {named}"
+    assert rows["compiled"]["found"] == f"{count} of {len(wanted)} variants for {named}"
     fits = bundled is None or not {arch for arch in present if arch} or bundled in present
     assert bundled is None or (rows["bundle"]["status"] == "ok") is fits, rows["bundle"]
     needed = {name for name, row in rows.items() if row["status"] == "broken"} - {"torch and GPU"}
@@ -710,13 +710,13 @@ def test_doctor_notes_a_gpu_without_a_row(monkeypatch):
 
 
 def test_doctor_says_whose_tuned_table_chooses(monkeypatch, tmp_path):
-    found = [
+    checks = [
         {"name": name, "capability": "9.0", "sms": sms, "arch": arch}
         for name, sms,
         arch in (("NVIDIA H200", 132, "sm_90a"), ("NVIDIA H20", 78, "sm_90a"),
                  ("NVIDIA B200", 148, "sm_100a"))
     ]  # fmt: skip
-    monkeypatch.setattr("dsl_kernels.cli.machine.gpus", lambda: found)
+    monkeypatch.setattr("dsl_kernels.cli.machine.gpus", lambda: checks)
     monkeypatch.setattr(measured, "TUNED", Path(measured.__file__).parent / "tuned")
     rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
     # Forms for which no card has a table are not reported.
@@ -759,9 +759,9 @@ def test_a_backend_says_what_is_too_old_or_cannot_be_imported(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "data" / "unimportable"))
     machine._unusable.cache_clear()
-    said = machine._unusable(tuple(backends.names()))
+    reasons = machine._unusable(tuple(backends.names()))
     machine._unusable.cache_clear()
-    assert set(said) == {"tilelang"} and "half an installation" in said["tilelang"]
+    assert set(reasons) == {"tilelang"} and "half an installation" in reasons["tilelang"]
 
 
 def test_doctor_asks_each_backend_what_it_lacks(monkeypatch):

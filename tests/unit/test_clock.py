@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import kernel_folders
 import pytest
 from typer.testing import CliRunner
 
@@ -19,29 +20,6 @@ from dsl_kernels.kernels.lightning_indexer.program import decode
 from dsl_kernels.tile import text as t
 from dsl_kernels.verification.reach import attended_heads
 
-DIMS = {
-    "bf16": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512,
-             "kpe_stride": 64},
-    "nope": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512},
-    "fp8": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0},
-    "nope8": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0},
-    "decode": {"b": 4, "next_n": 1, "heads": 0, "pages": 64, "max_pages": 64, "stride": 4096,
-               "skip_below": 0},
-    "prefill": {"s": 256, "skv": 4096, "heads": 0, "stride": 4096, "skip_below": 0},
-    "decode_any": {"b": 4, "next_n": 1, "index_heads": 0, "index_dim": 128, "pages": 64, "page_bytes": 8448,
-                   "page_size": 64, "max_pages": 64, "rows": 4, "stride": 4096, "skip_below": 0},
-    "decode_blocks": {"b": 4, "next_n": 1, "index_heads": 0, "index_dim": 128, "pages": 64,
-                      "page_bytes": 8448, "page_size": 64, "block_size": 8, "sharing": 1, "mx": 0,
-                      "has_maxima": 0, "max_pages": 512, "lines": 4, "rows": 4, "stride": 4096,
-                      "skip_below": 0, "maxima_rows": 1, "maxima_columns": 1},
-    "prefill_any": {"s": 256, "skv": 4096, "index_heads": 0, "index_dim": 128, "stride": 4096,
-                    "skip_below": 0, "compressed": 0},
-    "v4": {"t": 16, "heads": 0, "topk": 128, "pages": 512, "extra_topk": 512, "extra_pages": 512,
-           "page_bytes": 37376, "extra_page_bytes": 37376},
-    "v41": {"t": 16, "heads": 0, "topk": 128, "pages": 512, "extra_topk": 512, "extra_pages": 512,
-            "page_bytes": 33792, "extra_page_bytes": 33792},
-    "gqa": {"b": 1, "sq": 1024, "skv": 1024, "heads": 16, "kv_heads": 4, "dim": 0, "causal": 0},
-}  # fmt: skip
 H128 = "sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_cp_async"
 H16 = H128.replace("h128", "h16")
 PAIR = "sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4"
@@ -51,7 +29,8 @@ DECODE = "lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1"
 def call_of(variant: variants.Variant, gpu: str = "", **sizes: int) -> registry.Call:
     knobs = variant.knobs
     form = programs.get(variant.op).form(knobs)
-    given = DIMS["gqa" if variant.op == "gqa_forward" else form.removesuffix("_bf16")]
+    walked = kernel_folders.of_each("sizes")[variant.op].WALKED
+    given = walked[form if form in walked else form.removesuffix("_bf16")]
     fixed = {name: knobs[name] for name in ("heads", "dim") if name in knobs}
     if fixed.get("heads") == "any":
         fixed |= {"heads": attended_heads(knobs)}
@@ -86,10 +65,10 @@ def test_every_variant_is_walked_to_its_end(op, arch):
     for variant in variants.variants(op):
         if variant.arch == arch:
             call = call_of(variant)
-            found = clock.predict(call, variant)
-            assert found.us > call.row.launch_us and found.clocks > 1000, variant.id
-            assert all(0 <= share < 1.1 for share in found.busy.values()), (variant.id, found.busy)
-            assert set(found.waits) == {
+            prediction = clock.predict(call, variant)
+            assert prediction.us > call.row.launch_us and prediction.clocks > 1000, variant.id
+            assert all(0 <= share < 1.1 for share in prediction.busy.values()), (variant.id, prediction.busy)
+            assert set(prediction.waits) == {
                 role.name if role.replicas == 1 else f"{role.name}[{i}]"
                 for role in clock._read(op, arch, tuple(sorted(variant.knobs.items())), variant.backend)[
                     0
@@ -345,9 +324,9 @@ def test_a_rate_that_turns_a_choice_is_named_with_what_measures_it(monkeypatch):
     known = rates.blackwell()
     unsure = rates.Rate(known["bulk_latency"].value, "somebody said so", 20.0, 9000.0, "^fetch_bulk_1k_l2$")
     monkeypatch.setattr(rates, "blackwell", lambda: {**known, "bulk_latency": unsure})
-    (found,) = interval.doubts(call, [plain, pair])
-    assert (found.rate, found.end, found.chosen) == ("bulk_latency", 9000.0, plain.id)
-    assert (found.item, found.source) == (unsure.item, unsure.source) and found.faster > 1.5
+    (doubt,) = interval.doubts(call, [plain, pair])
+    assert (doubt.rate, doubt.end, doubt.chosen) == ("bulk_latency", 9000.0, plain.id)
+    assert (doubt.item, doubt.source) == (unsure.item, unsure.source) and doubt.faster > 1.5
     printed = CliRunner().invoke(
         app, ["explain", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
     )

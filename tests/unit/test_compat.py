@@ -343,11 +343,11 @@ def rows() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def largest(scores: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, k: int = K) -> list[list[int]]:
     """Ascending positions of the largest scores of each row, of equal scores the lower ones."""
-    found = []
+    ids = []
     for row, start, n in zip(scores, starts.tolist(), lengths.tolist(), strict=True):
         best = sorted(range(n), key=lambda j: (-row[start + j].item(), j))[:k]
-        found.append(sorted(best) + [-1] * (k - len(best)))
-    return found
+        ids.append(sorted(best) + [-1] * (k - len(best)))
+    return ids
 
 
 def test_vllm_prefill_writes_into_a_wider_buffer() -> None:
@@ -466,15 +466,15 @@ def test_every_module_serves_each_function_of_a_library(monkeypatch) -> None:
     for library in ("flash_mla", "deep_gemm", "sgl_kernel"):
         monkeypatch.setitem(sys.modules, library, None)
         monkeypatch.delitem(sys.modules, library)
-    held = torch.ops._C.__dict__
+    registered = torch.ops._C.__dict__
     for name in vllm_topk.__all__:
-        monkeypatch.setitem(held, name, None)
-    found = compat.patch()
-    assert set(found) == set(compat.LIBRARIES.values())
+        monkeypatch.setitem(registered, name, None)
+    patched = compat.patch()
+    assert set(patched) == set(compat.LIBRARIES.values())
     for name, library in compat.LIBRARIES.items():
         ours = importlib.import_module(f"dsl_kernels.compat.{name}")
         for function in ours.__all__:
-            assert getattr(found[library], function) is getattr(ours, function)
+            assert getattr(patched[library], function) is getattr(ours, function)
             assert inspect.getdoc(getattr(ours, function))
     assert torch.ops._C.persistent_topk is vllm_topk.persistent_topk
 

@@ -15,9 +15,13 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
+import kernel_folders
 import pytest
 import torch
-from test_registry import ARCHS, GRID, compress, decode, gqa, mla, prefill, resample, topk
+from sizes_lightning_indexer import decode
+from sizes_sparse_mla import mla
+from sizes_topk_selector import topk
+from test_registry import ARCHS, GRID
 
 from dsl_kernels import models, policies, problems, programs, registry, variants
 from dsl_kernels.arch import get_arch
@@ -130,55 +134,20 @@ def counted(program, knobs, arch, form, dims) -> tuple[dict[str, float], int]:
     return CountingRun(program, knobs, arch, operands, dims).counts()
 
 
-def scored(call: registry.Call) -> registry.Call:
-    """The call without rows that selection takes whole."""
-    return dataclasses.replace(call, dims={**call.dims, "skip_below": 0})
-
-
 # Small enough to run the bodies in full, yet with ragged last blocks and tiles, several tiles and sequences
-# per CTA, one and several products, rows that selection takes whole, and more splits than one cluster holds.
-CASES = [
-    *(decode(b, n, p, h, a) for (b, n, p), h,
-      a in product(((1, 1, 64), (512, 1, 5), (3, 8, 700)), (32, 64), ARCHS)),
-    *(scored(decode(b, n, p, h, a)) for (b, n, p), h,
-      a in product(((512, 1, 5), (300, 3, 6), (2000, 2, 3)), (32, 64), ARCHS)),
-    *(prefill(s, skv, h, a) for (s, skv), h,
-      a in product(((1, 60), (130, 1000), (1203, 1000)), (32, 64), ARCHS)),
-    *(topk(r, s, k, arch=a) for (r, s, k),
-      a in product(((1, 320, 64), (4, 2048, 2048), (3, 4096, 512), (2, 40000, 2048), (1, 131072, 2048)),
-                   ARCHS)),
-    *(mla(t, h, topk=k, form=f, arch=a) for (t, k), h, f,
-      a in product(((1, 2048), (40, 192), (500, 128)), (8, 16, 32, 64, 128), ("bf16", "fp8"), ARCHS)),
-    *(resample(b, n, m, d, a) for (b, n, m, d),
-      a in product(((1, 2, 5, 8), (2, 300, 131, 5), (3, 20000, 70, 16)), ARCHS)),
-    *(registry.Call("merge_entries", "default", a,
-                    {"ranks": r, "planes": p, "rows": n, "k": k, "columns": r * k}) for r, p, (n, k),
-                    a in product((1, 2, 5), (2, 3), ((1, 64), (3, 300)), ARCHS)),
-    *(registry.Call("merge_entries", "peers", a,
-                    {"ranks": r, "planes": p, "rows": n, "k": k, "columns": r * k}) for r, p, (n, k),
-                    a in product((1, 5), (2, 3), ((1, 64), (3, 300)), ARCHS)),
-    *(registry.Call("merge_outputs", "peers", a, {"ranks": r, "rows": n, "heads": h}) for r, (n, h),
-      a in product((1, 5), ((2, 8), (3, 1)), ARCHS)),
-    *(registry.Call("window_ids", "default", a,
-                    {"b": b, "next_n": n, "rows": b * n, "max_pages": 4, "page_size": 64, "window": w}) for b,
-                    n, w, a in product((1, 40), (1, 3), (1, 128, 300), ARCHS)),
-    *(compress(n, d, r, p * d, a) for n, (d, r, p),
-      a in product((1, 3, 40), ((512, 4, 2), (128, 4, 2), (512, 128, 1), (128, 1, 1)), ARCHS)),
-    *(registry.Call("merge_outputs", "default", a, {"ranks": r, "rows": n, "heads": h}) for r, (n, h),
-      a in product((1, 2, 5), ((1, 5), (2, 8), (3, 1), (4, 128)), ARCHS)),
-    *(
-        gqa(b, sq, skv, 8, 4, dim, causal, form, a)
-        for (b, sq, skv), dim, causal, form,
-        a in product(((1, 1, 129), (2, 700, 700), (40, 300, 513)), (128, 64), (0, 1), ("fp16", "bf16"), ARCHS)
-    ),
-]  # fmt: skip
+# per CTA, one and several products.
+COUNTED = {
+    op: calls
+    for op, module in kernel_folders.of_each("sizes").items()
+    if (calls := getattr(module, "COUNTED", None))
+}
 
 
 def small_calls(op: str) -> list[registry.Call]:
-    """The cases of an operation, or the small workloads of its problem if it has none here."""
+    """The calls to count of an operation's folder; without them, the small workloads of its problem."""
     problem = problems.get(op)
     small = [w for w in problem.workloads if w.tier in ("tiny", "edge")]
-    return [call for call in CASES if call.op == op] or [
+    return COUNTED.get(op) or [
         registry.Call(op, w.form, arch, problem.dims_of(w.form, w.params))
         for w, arch in product(small, ARCHS)
     ]
@@ -194,13 +163,18 @@ def test_counts_are_what_the_bodies_do(op) -> None:
             dims = {**call.dims, "max_len": call.dims.get("stride", 0), "cached": call.dims.get("n", 0)}
             dims |= policy.launch(SimpleNamespace(**knobs), dims, call.row).dims
             if policy.counts is not None:
-                found = policy.counts(SimpleNamespace(**knobs), program.schedule(knobs, arch), dims)
+                predicted = policy.counts(SimpleNamespace(**knobs), program.schedule(knobs, arch), dims)
             else:
-                found = counts_of(program, knobs, arch)(dims)
-            found = dataclasses.replace(found, flops={name: n for name, n in found.flops.items() if n})
-            assert (found.flops, found.uses) == counted(program, knobs, arch, call.form, dims), (knobs, call)
+                predicted = counts_of(program, knobs, arch)(dims)
+            predicted = dataclasses.replace(
+                predicted, flops={name: n for name, n in predicted.flops.items() if n}
+            )
+            assert (predicted.flops, predicted.uses) == counted(program, knobs, arch, call.form, dims), (
+                knobs,
+                call,
+            )
             compared += 1
-    assert compared > (20 if any(call.op == op for call in CASES) else 0)
+    assert compared > (20 if op in COUNTED else 0)
 
 
 def test_the_model_tells_the_variants_of_a_dsl_apart() -> None:

@@ -85,8 +85,8 @@ def test_memory_has_no_index_in_a_body() -> None:
 
 
 def test_a_row_of_an_operand_is_a_span_of_its_dtype() -> None:
-    found = Right(recorder()).x.span(3, 1024)
-    assert vars(found) == vars(Span("x", "bfloat16", 3, 1024, 0, 1024))
+    span = Right(recorder()).x.span(3, 1024)
+    assert vars(span) == vars(Span("x", "bfloat16", 3, 1024, 0, 1024))
     assert Right(recorder()).x.span(3, 1024, 256).count == 768
     assert Right(recorder()).x.span(3, 1024, 256, 64).count == 64
 

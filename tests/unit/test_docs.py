@@ -60,7 +60,7 @@ def python_blocks(path: Path) -> list[str]:
 
 def raised_codes() -> set[str]:
     """Codes of errors and violations, read from the sources of the library and the generator."""
-    found = set()
+    codes = set()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
@@ -68,8 +68,8 @@ def raised_codes() -> set[str]:
             values = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
             if getattr(node.func, "id", "") == "Violation" and node.args:
                 values.append(node.args[0])
-            found.update(v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str))
-    return found
+            codes.update(v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str))
+    return codes
 
 
 def documented_codes() -> set[str]:
@@ -121,14 +121,14 @@ def kept_results(folder: Path) -> results.Results:
         row("topk_selector", "default", "rows=1", 12.0, {"topk_selector__cutedsl_sm90a__gone": "0"}),
     )
     run = results.Run("2026-12-01", "python -m dsl_kernels bench --record", "580", "ab")
-    held = results.Results("NVIDIA H200", "abc", "0.1.0", {"torch": "2"}, (run,), rows)
-    results.write(results.path_of(held.gpu, folder), held)
-    return held
+    kept = results.Results("NVIDIA H200", "abc", "0.1.0", {"torch": "2"}, (run,), rows)
+    results.write(results.path_of(kept.gpu, folder), kept)
+    return kept
 
 
 def test_pages_picture_and_figures_come_from_the_file_of_results(tmp_path: Path) -> None:
-    held = kept_results(tmp_path)
-    assert update_docs.results_pages(tmp_path) == {tmp_path / "docs" / "results_h200.md": results.page(held)}
+    kept = kept_results(tmp_path)
+    assert update_docs.results_pages(tmp_path) == {tmp_path / "docs" / "results_h200.md": results.page(kept)}
     beside = draw_pipeline.beside_peers(tmp_path)
     assert beside.peers == ["FlashMLA"] and "commit abc" in beside.taken
     assert beside.groups["attention, bf16"] == [(0.5, "t=1, heads=16")]
@@ -167,7 +167,7 @@ def counts(text: str) -> list[str]:
     """Phrases of prose that count parts of the project, outside generated text and sentences with a date."""
     blocks = re.split(r"\n\n|\n(?=[|#-])", NOT_PROSE.sub("", text))
     sentences = [s for block in blocks for s in re.split(r"(?<=[.:;]) ", " ".join(block.split()))]
-    return [found[0] for s in sentences if not DATE.search(s) for found in COUNT.finditer(s)]
+    return [match[0] for s in sentences if not DATE.search(s) for match in COUNT.finditer(s)]
 
 
 def constant(path: str, name: str) -> int:
@@ -211,21 +211,21 @@ HELD = {
 
 @pytest.mark.parametrize("path", [p for p in DOCUMENTS if p.name != "CHANGELOG.md"], ids=lambda p: p.name)
 def test_counts_in_prose_are_generated_held_or_dated(path: Path) -> None:
-    found = counts(path.read_text())
+    phrases = counts(path.read_text())
     page = path.relative_to(ROOT / "docs").as_posix() if path.is_relative_to(ROOT / "docs") else path.name
-    assert [phrase for phrase in found if (page, phrase) not in HELD] == [], (
+    assert [phrase for phrase in phrases if (page, phrase) not in HELD] == [], (
         "generate the count, hold it in HELD, date its sentence, or leave it out"
     )
-    held = [phrase for name, phrase in HELD if name == page]
-    assert [phrase for phrase in held if phrase not in found] == []
-    for phrase in held:
+    listed = [phrase for name, phrase in HELD if name == page]
+    assert [phrase for phrase in listed if phrase not in phrases] == []
+    for phrase in listed:
         number = phrase.split()[0].lower()
-        said = NUMBERS[number] if number in NUMBERS else int(number.replace(",", ""))
-        assert said == HELD[page, phrase](), phrase
+        stated = NUMBERS[number] if number in NUMBERS else int(number.replace(",", ""))
+        assert stated == HELD[page, phrase](), phrase
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "phrases"),
     [
         ("All 70 sm_90a variants matched.", ["70 sm_90a variants"]),
         ("On 2026-11-21 all 70 variants matched.", []),
@@ -235,8 +235,8 @@ def test_counts_in_prose_are_generated_held_or_dated(path: Path) -> None:
         ("about 2,500 mutants; the tests", ["2,500 mutants"]),
     ],
 )
-def test_counts_are_found(text: str, found: list[str]) -> None:
-    assert counts(text) == found
+def test_counts_are_found(text: str, phrases: list[str]) -> None:
+    assert counts(text) == phrases
 
 
 def test_records_name_variants_that_exist() -> None:
@@ -297,10 +297,10 @@ BEHIND = {
 
 
 def test_the_pages_list_what_a_body_and_a_leaf_may_say() -> None:
-    said = {name for name in vars(Recorder) if not name.startswith("_")}
-    assert said >= BEHIND
+    methods = {name for name in vars(Recorder) if not name.startswith("_")}
+    assert methods >= BEHIND
     text = STATEMENTS.read_text()
-    assert [name for name in sorted(said - BEHIND) if not re.search(rf"\bm\.{name}\b", text)] == []
+    assert [name for name in sorted(methods - BEHIND) if not re.search(rf"\bm\.{name}\b", text)] == []
     parts = [name for name in vars(View) if not name.startswith("_") and callable(getattr(View, name))]
     assert "stage" in parts and [name for name in parts if f"view.{name}(" not in text] == []
     assert [name for name in kinds.__all__ if not re.search(rf"\b{name}\b", LEAVES.read_text())] == []

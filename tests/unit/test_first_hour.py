@@ -56,10 +56,10 @@ def test_rates_on_which_a_choice_hangs_come_first(monkeypatch):
         doubts = (type("Doubt", (), {"rate": "hand_over"}),)
 
     monkeypatch.setattr(clock_doubts, "choices", lambda gpu, grids: iter([Hangs]))
-    found = script.unsure(GPUS["B200"])
-    assert next(iter(found)) == "hand_over"
+    rates = script.unsure(GPUS["B200"])
+    assert next(iter(rates)) == "hand_over"
     names = ["unit_ffma_1warps", "tcgen05_ld_8warps", "hand_mbarrier", "tcgen05_bf16_m128_n16_two"]
-    order = script.ordered(names, found)
+    order = script.ordered(names, rates)
     assert order == ["hand_mbarrier", "tcgen05_bf16_m128_n16_two", "tcgen05_ld_8warps", "unit_ffma_1warps"]
 
 
@@ -76,8 +76,8 @@ def test_a_step_goes_on_where_it_stopped_and_notes_what_matched(tmp_path, monkey
     folder.write("correct", {"items": {TWO[0]: {"ok": True}}, "missing": {}, "done": [TWO[0]]})
     assert script.main(given) == 0
     assert "2 of 2 right; 0 failed, 0 left" in capsys.readouterr().out
-    held = folder.read("correct")
-    assert held["items"][TWO[0]] == {"ok": True} and held["items"][TWO[1]]["workloads"] > 0
+    results = folder.read("correct")
+    assert results["items"][TWO[0]] == {"ok": True} and results["items"][TWO[1]]["workloads"] > 0
     assert list(json.loads((folder.path / "runs.json").read_text())["runs"]) == [TWO[1]]
     session = folder.read("session")
     assert (
@@ -109,8 +109,8 @@ def test_a_fault_is_kept_and_what_the_time_did_not_suffice_for_is_left(tmp_path,
 
 def test_an_item_that_fails_ends_its_process_with_its_error(tmp_path, capfd):
     status = script.main([script.WORKS, "tune", str(tmp_path), "interpreter", "no such point", "another"])
-    said = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert status == 1 and said == [{"failed": "no such point", "error": "KeyError: 'no such point'"}]
+    records = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert status == 1 and records == [{"failed": "no such point", "error": "KeyError: 'no such point'"}]
 
 
 def test_the_table_leaves_out_what_was_wrong(on_cpu, tmp_path, monkeypatch, capfd):  # noqa: F811
@@ -122,8 +122,8 @@ def test_the_table_leaves_out_what_was_wrong(on_cpu, tmp_path, monkeypatch, capf
     takes = [v.id for v in variants.variants(point.op)]
     folder.write("correct", {"items": {takes[0]: {"ok": False}}, "missing": {takes[1]: "hung"}})
     script.tune(folder, "it", "interpreter")
-    (said,) = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert said["left_out"] == sorted(takes[:2])
+    (record,) = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert record["left_out"] == sorted(takes[:2])
     (entry,) = json.loads((folder.path / "tuned" / "nvidia_h200.json").read_text())["entries"]
     assert entry["us"] and not entry["us"].keys() & set(takes[:2])
     assert len((folder.path / "records.jsonl").read_text().splitlines()) == 1

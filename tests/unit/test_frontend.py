@@ -587,8 +587,8 @@ BODIES += [ROOT / "tests" / "numerics" / "test_vocabulary.py"]
 
 @pytest.mark.parametrize("path", BODIES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_body_spells_the_recorder_out(path: Path) -> None:
-    found = [line for line in path.read_text().splitlines() if SPELT_OUT.search(line)]
-    assert not found
+    lines_spelt_out = [line for line in path.read_text().splitlines() if SPELT_OUT.search(line)]
+    assert not lines_spelt_out
 
 
 LOOKED_UP = re.compile(

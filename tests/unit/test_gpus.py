@@ -119,8 +119,8 @@ def test_launches_follow_the_sms_of_the_gpu() -> None:
                     "index_dim": 128,
                     "next_n": variant.knobs["queries"],
                 }
-                found = launched(gpu, variant, {**DECODE, **sizes})
-                assert found == {"ctas": gpu.sms * variant.knobs["resident"]}
+                launch = launched(gpu, variant, {**DECODE, **sizes})
+                assert launch == {"ctas": gpu.sms * variant.knobs["resident"]}
     attend = next(v for v in variants.variants("gqa_forward", arch="sm_90a") if v.knobs["dim"] == 128)
     dims = {"b": 4, "sq": 4096, "skv": 4096, "heads": 64, "kv_heads": 8, "dim": 128, "causal": 0}
     for name in ("H20", "H200"):

@@ -60,8 +60,8 @@ def test_samples_of_a_loop_go_to_the_regions_of_its_landmarks(samples: Any) -> N
     assert len(kernel) == len(before) + len(LOOP) + len(after)
     loop, turns = samples.main_loop(kernel)
     assert ([x["Source"].strip() for x in loop], turns) == ([row[0] for row in LOOP], 8)
-    found = samples.regions(loop)
+    regions = samples.regions(loop)
     wanted = {"turn": 7, "tiles": 11, "products": 9, "issue": 9, "softmax": 1 + 3 + 20 + 30}
-    assert found == wanted
-    assert sum(found.values()) == sum(row[1] for row in LOOP)
+    assert regions == wanted
+    assert sum(regions.values()) == sum(row[1] for row in LOOP)
     assert samples.keys_of_tile(loop) == 80

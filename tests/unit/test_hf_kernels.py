@@ -177,14 +177,14 @@ def run(made: hf_kernels.Exported, how: str, tmp_path: Path) -> str:
         env={**os.environ, "DSL_KERNELS_EXECUTOR": "interpreter", "HF_HUB_OFFLINE": "1"}, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = torch.load(target)
+    results = torch.load(target)
     for name, (args, named) in given.items():
         expected = getattr(ops, name)(*args, **named, executor="interpreter")
         if name == "lightning_indexer":
             # Scores from a row's length on are undefined.
-            for result in (found[name], expected):
+            for result in (results[name], expected):
                 result[torch.arange(result.shape[-1]) >= LENGTHS[:, None, None]] = 0
-        torch.testing.assert_close(found[name], expected, atol=1e-2, rtol=1e-2)
+        torch.testing.assert_close(results[name], expected, atol=1e-2, rtol=1e-2)
     return done.stdout
 
 
@@ -209,11 +209,11 @@ except Exception as error:
 
 def test_the_copy_says_that_it_came_without_the_emulator(made: hf_kernels.Exported) -> None:
     ask = [sys.executable, "-c", ASK, str(made.folder / "__init__.py")]
-    said = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
-    assert said.startswith(
+    output = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+    assert output.startswith(
         "ExecutorUnavailableError error[EXECUTOR_UNAVAILABLE] executor 'emulator': expected"
     )
-    assert "an exported copy" in said and "Fix: install dsl_kernels" in said
+    assert "an exported copy" in output and "Fix: install dsl_kernels" in output
 
 
 def test_kernels_accepts_and_loads_it(made: hf_kernels.Exported, tmp_path: Path) -> None:

@@ -46,17 +46,17 @@ def nodes(path: Path) -> Iterator[ast.AST]:
 
 def imported(path: Path) -> set[str]:
     """First components of the absolute names that a file imports, by statement or through importlib."""
-    found = set()
+    names = set()
     for node in nodes(path):
         if isinstance(node, ast.Import):
-            found.update(alias.name.split(".")[0] for alias in node.names)
+            names.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module.split(".")[0])
+            names.add(node.module.split(".")[0])
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
-                found.add(node.args[0].value.split(".")[0])
-    return found
+                names.add(node.args[0].value.split(".")[0])
+    return names
 
 
 @pytest.mark.parametrize(
@@ -179,19 +179,19 @@ def used(path: Path) -> set[str]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         for inner in ast.walk(node)
     }
-    found: set[str] = set()
+    names: set[str] = set()
     for node in whole:
         if not isinstance(node, (ast.Import, ast.ImportFrom)) or id(node) in for_types:
             continue
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
             continue
         package = module_of(path).split(".")[: -1 if path.name != "__init__.py" else None]
         above = package[: len(package) - node.level + 1] if node.level else []
         base = ".".join([*above, *([node.module] if node.module else [])])
         inside = {f"{base}.{alias.name}" for alias in node.names} & MODULES.keys()
-        found |= inside if len(inside) == len(node.names) else {base, *inside}
-    return found & MODULES.keys()
+        names |= inside if len(inside) == len(node.names) else {base, *inside}
+    return names & MODULES.keys()
 
 
 def test_imports_go_one_way() -> None:

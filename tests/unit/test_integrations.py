@@ -97,8 +97,8 @@ def test_vllm_gets_a_backend_and_a_layer(vllm, caplog) -> None:
 def test_vllm_is_told_what_is_not_served(vllm, given, sink, reason) -> None:
     backend = attention().DslKernelsBackend
     STATE.config = given
-    found = backend.supports_combination(576, torch.bfloat16, "auto", 64, True, sink, True, False, None)
-    assert found is None if reason is None else re.search(reason, found)
+    reasons = backend.supports_combination(576, torch.bfloat16, "auto", 64, True, sink, True, False, None)
+    assert reasons is None if reason is None else re.search(reason, reasons)
 
 
 def blocks(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -123,11 +123,11 @@ def queries(joined: bool) -> Any:
 
 def ids() -> torch.Tensor:
     generator = torch.Generator().manual_seed(3)
-    found = torch.randint(0, BLOCK, (T, TOPK), generator=generator) + (BLOCK + 6) * torch.randint(
+    drawn = torch.randint(0, BLOCK, (T, TOPK), generator=generator) + (BLOCK + 6) * torch.randint(
         0, 4, (T, TOPK), generator=generator
     )
-    found[1, 70:], found[3] = -1, -1
-    return found.int()
+    drawn[1, 70:], drawn[3] = -1, -1
+    return drawn.int()
 
 
 def require_attention(kind: str, rows: torch.Tensor, sink: torch.Tensor | None, got: dict) -> None:
@@ -345,8 +345,8 @@ def test_a_module_that_does_not_import_says_why(tmp_path, monkeypatch) -> None:
     (tmp_path / "engine_of_test/__init__.py").write_text("")
     (tmp_path / "engine_of_test/layers.py").write_text("import something_that_is_missing\n")
     monkeypatch.syspath_prepend(tmp_path)
-    found = _seams.Seam("engine_of_test.layers.Layer.forward", ()).mismatch()
-    assert found is not None and "No module named 'something_that_is_missing'" in found
+    mismatch = _seams.Seam("engine_of_test.layers.Layer.forward", ()).mismatch()
+    assert mismatch is not None and "No module named 'something_that_is_missing'" in mismatch
 
 
 @pytest.fixture

@@ -26,19 +26,19 @@ def name_of(requirement: str) -> str:
 def entries(lock: str) -> list[tuple[Requirement, int]]:
     """Each requirement of a lock file, with the number of its hashes."""
     text = re.sub(r"^#.*\n", "", (ROOT / lock).read_text(), flags=re.MULTILINE)
-    found = []
+    packages = []
     for entry in re.split(r"\n(?=\S)", text.strip()):
         head, *hashes = entry.replace("\\\n", "").split("--hash=")
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest.strip()) for digest in hashes), entry
-        found.append((Requirement(head), len(hashes)))
-    return found
+        packages.append((Requirement(head), len(hashes)))
+    return packages
 
 
 def versions(lock: str) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    by_name: dict[str, set[str]] = {}
     for requirement, _ in entries(lock):
-        found.setdefault(name_of(str(requirement)), set()).add(str(requirement.specifier))
-    return found
+        by_name.setdefault(name_of(str(requirement)), set()).add(str(requirement.specifier))
+    return by_name
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -51,10 +51,10 @@ def test_every_line_is_pinned_and_hashed(lock):
 
 
 def test_one_version_of_a_package_over_all_files():
-    held = [versions(lock) for lock in LOCKS]
-    for name in set().union(*held):
-        found = {frozenset(lock[name]) for lock in held if name in lock}
-        assert len(found) == 1, (name, found)
+    locked = [versions(lock) for lock in LOCKS]
+    for name in set().union(*locked):
+        pinned = {frozenset(lock[name]) for lock in locked if name in lock}
+        assert len(pinned) == 1, (name, pinned)
 
 
 def test_what_a_package_of_the_lock_needs_is_in_the_lock():

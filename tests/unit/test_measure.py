@@ -625,9 +625,9 @@ def test_the_wide_grid_holds_what_it_promises():
     )
     sizes = {1, 2, 3, 8, 16, 24, 37, 48, 64, 96, 128, 200, 512}
     for form in ("bf16", "fp8"):
-        held = {(c.params["t"], c.params["heads"]) for c in mla if c.form == form}
-        assert {(t, heads) for t in sizes for heads in (8, 16, 32, 64, 128)} < held
-        assert {(t, 128) for t in (1024, 2048, 4096, 8192)} < held
+        sizes_of_form = {(c.params["t"], c.params["heads"]) for c in mla if c.form == form}
+        assert {(t, heads) for t in sizes for heads in (8, 16, 32, 64, 128)} < sizes_of_form
+        assert {(t, 128) for t in (1024, 2048, 4096, 8192)} < sizes_of_form
     assert {c.params["rows"] for c in rows} >= sizes and {c.params.get("scores") for c in rows} == {
         None,
         "tight",

@@ -84,7 +84,7 @@ def test_the_users_table_is_read_before_the_shipped_one(own) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda path, whole: path.write_text("{"), "JSONDecodeError"),
         (lambda path, whole: path.write_text("[]"), "TypeError"),
@@ -100,7 +100,7 @@ def test_the_users_table_is_read_before_the_shipped_one(own) -> None:
         (lambda path, whole: write(path.parent, [{**whole[0], "declaration": "older"}]), "1 of 1 entries"),
     ],
 )  # fmt: skip
-def test_a_table_that_cannot_be_used_costs_one_warning_and_no_call(own, caplog, damage, said) -> None:
+def test_a_table_that_cannot_be_used_costs_one_warning_and_no_call(own, caplog, damage, message) -> None:
     shipped = registry.select(topk())
     other = next(v.id for v in of_arch() if v.id != shipped.variant.id)
     path = own / "nvidia_h200.json"
@@ -113,7 +113,7 @@ def test_a_table_that_cannot_be_used_costs_one_warning_and_no_call(own, caplog, 
         assert registry.select(topk()) == shipped
     assert len(caplog.records) == 1
     text = caplog.text
-    assert said in text and str(path) in text and "python -m dsl_kernels tune" in text
+    assert message in text and str(path) in text and "python -m dsl_kernels tune" in text
 
 
 def added(folder, monkeypatch) -> variants.Variant:
@@ -294,36 +294,36 @@ def test_leaving_a_point_out_the_rest_nearly_finds_its_winner() -> None:
     lost: dict[str, list[float]] = {}
     blind: dict[str, list[float]] = {}
     table = measured.tuned_table(GPU)
-    for held in table:
-        us = {name: time for name, time in held["us"].items() if name in known}
-        few = sum((e["op"], e["form"]) == ("topk_selector", held["form"]) for e in table) in range(1, 9)
+    for tuned in table:
+        us = {name: time for name, time in tuned["us"].items() if name in known}
+        few = sum((e["op"], e["form"]) == ("topk_selector", tuned["form"]) for e in table) in range(1, 9)
         if len(us) < 2 or few:
             continue
-        call = call_of(held)
-        sizes = registry.assumed(call, held["bucket"])
-        ranked, found = models.predict(call, [known[name] for name in us], sizes)
-        model = {name: time for name, (time, _) in zip(us, found, strict=True)}
+        call = call_of(tuned)
+        sizes = registry.assumed(call, tuned["bucket"])
+        ranked, predictions = models.predict(call, [known[name] for name in us], sizes)
+        model = {name: time for name, (time, _) in zip(us, predictions, strict=True)}
         points = measured.near(
-            [e for e in table if e is not held], held["op"], held["form"], held["bucket"], us
+            [e for e in table if e is not tuned], tuned["op"], tuned["form"], tuned["bucket"], us
         )
 
         def at(name: str, other: Any, call: registry.Call = call, ranked: str = ranked) -> float | None:
             dims = registry.assumed(call, other["bucket"])
             return models.prediction(call, known[name], dims, ranked)[0]
 
-        found = measured.between(points, model, at) if points else model
+        predictions = measured.between(points, model, at) if points else model
         best = min(us.values())
-        lost.setdefault(held["op"], []).append(us[min(found, key=found.__getitem__)] / best - 1)
-        blind.setdefault(held["op"], []).append(us[min(model, key=model.__getitem__)] / best - 1)
+        lost.setdefault(tuned["op"], []).append(us[min(predictions, key=predictions.__getitem__)] / best - 1)
+        blind.setdefault(tuned["op"], []).append(us[min(model, key=model.__getitem__)] / best - 1)
     mean = {op: sum(each) / len(each) for op, each in lost.items()}
     assert mean["lightning_indexer"] < 0.01 and mean["topk_selector"] < 0.01 and mean["sparse_mla"] < 0.04
     # For scoring the clock alone is exact at its points, so other points can only mislead.
     assert all(mean[op] <= max(0.01, sum(blind[op]) / len(blind[op])) for op in mean), (mean, blind)
 
 
-def call_of(held: dict[str, Any]) -> registry.Call:
+def call_of(tuned: dict[str, Any]) -> registry.Call:
     """A call at a point of the table."""
-    dims = dict(held["bucket"])
+    dims = dict(tuned["bucket"])
     length = dims.get("max_len") or dims.get("skv") or 1
     dims |= {
         "stride": length,
@@ -332,13 +332,13 @@ def call_of(held: dict[str, Any]) -> registry.Call:
         "skip_below": 0,
         "n": dims.get("n", 1 << 18),
     }
-    if held["form"] in PAGED:
+    if tuned["form"] in PAGED:
         dims |= {"topk": 128, "extra_topk": dims["topk"] - 128, "extra_pages": 1 << 17}
-    if held["form"] == "decode_blocks":
+    if tuned["form"] == "decode_blocks":
         dims |= {"max_pages": length // 8, "block_size": 8, "page_size": 64}
-    if held["op"] == "topk_selector":
+    if tuned["op"] == "topk_selector":
         dims |= {"b": dims["rows"], "next_n": 1, "page_size": 64}
-    return registry.Call(held["op"], held["form"], "sm_90a", dims, GPU)
+    return registry.Call(tuned["op"], tuned["form"], "sm_90a", dims, GPU)
 
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -355,10 +355,12 @@ def held_at(op: str, form: str, **sizes: int) -> dict[str, Any]:
 
 def test_a_card_without_a_table_takes_what_its_siblings_points_say() -> None:
     """At every point of the H200 an H100 takes its winner and launch dims, and names the table."""
-    for held in measured.tuned_table(GPU):
-        call = call_of(held)
+    for tuned in measured.tuned_table(GPU):
+        call = call_of(tuned)
         own, other = registry.select(call), registry.select(replace(call, gpu=H100))
-        assert other.variant == own.variant and held["launch"].items() <= other.launch.items(), held["bucket"]
+        assert other.variant == own.variant and tuned["launch"].items() <= other.launch.items(), tuned[
+            "bucket"
+        ]
         assert (own.rule, other.rule) == ("tuned table", "tuned table of the H200")
 
 
@@ -372,8 +374,8 @@ def test_a_card_without_a_table_takes_what_its_siblings_points_say() -> None:
 )
 def test_where_the_model_alone_lost_most_an_h100_takes_what_an_h200_does(op, form, point, sizes) -> None:
     """Measured on an H100: 200 rows of 8192, 16 queries of attention, 96 sequences of 4096."""
-    held = held_at(op, form, **point)
-    call = call_of({**held, "bucket": {**held["bucket"], **sizes}})
+    tuned = held_at(op, form, **point)
+    call = call_of({**tuned, "bucket": {**tuned["bucket"], **sizes}})
     own, other = registry.select(call), registry.select(replace(call, gpu=H100))
     assert (other.variant, other.launch) == (own.variant, own.launch)
     # Scoring is predicted by the clock, which needs no points for this.
@@ -384,17 +386,17 @@ def test_where_the_model_alone_lost_most_an_h100_takes_what_an_h200_does(op, for
 
 
 def test_launch_dims_that_other_sms_were_tuned_for_are_worked_out_anew() -> None:
-    held = next(e for e in measured.tuned_table(GPU) if e["launch"].get("splits") == 4)
-    call = call_of(held)
+    tuned = next(e for e in measured.tuned_table(GPU) if e["launch"].get("splits") == 4)
+    call = call_of(tuned)
     assert registry.select(replace(call, gpu=H100)).launch["splits"] == 4
     # Only the winner's time, as scaled times of others may be better.
-    only = {**held, "us": {held["variant"]: held["us"][held["variant"]]}}
+    only = {**tuned, "us": {tuned["variant"]: tuned["us"][tuned["variant"]]}}
     for gpu, sms in ((H20, 0), (H20, 78), (GPU, 78)):
         there = replace(call, gpu=gpu, sms=sms)
-        found = registry.Explanation(
+        explanation = registry.Explanation(
             there, {}, [], near=[measured.Near({"t": 0.0}, only)], sibling=GPUS["H200"]
         )
-        rule = registry._rule_of_points(found, variants.get(held["variant"]))
+        rule = registry._rule_of_points(explanation, variants.get(tuned["variant"]))
         assert rule == ("tuned table of the H200", {})
         picked = registry.select(there)
         assert picked.rule == "tuned table of the H200"
@@ -406,11 +408,11 @@ def test_launch_dims_that_other_sms_were_tuned_for_are_worked_out_anew() -> None
 
 
 def test_with_other_sms_each_variants_time_is_scaled_and_with_as_many_the_order_stays() -> None:
-    held = held_at("sparse_mla", "bf16", t=64, heads=128, topk=1024)
+    tuned = held_at("sparse_mla", "bf16", t=64, heads=128, topk=1024)
     for gpu, one in ((H100, True), ("NVIDIA GH200 480GB", True), (H20, False)):
-        call = replace(call_of(held), gpu=gpu)
-        found = {c.variant.id: c.estimated_us for c in registry.explain(call).candidates}
-        ratios = {round(found[name] / us, 6) for name, us in held["us"].items() if found.get(name)}
+        call = replace(call_of(tuned), gpu=gpu)
+        estimates = {c.variant.id: c.estimated_us for c in registry.explain(call).candidates}
+        ratios = {round(estimates[name] / us, 6) for name, us in tuned["us"].items() if estimates.get(name)}
         assert (len(ratios) == 1) is one and min(ratios) >= 1.0
         # A product without a row has the rates of the reference GPU, whose table it is.
         assert (ratios == {1.0}) is gpu.startswith("NVIDIA GH200")

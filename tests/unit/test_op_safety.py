@@ -269,11 +269,11 @@ def test_an_interrupted_graph_keeps_the_counters_it_was_given(monkeypatch) -> No
     first = scratch.views(wanted)
     monkeypatch.setattr(scratch_memory, "capturing", lambda device: True)
     assert scratch.views(wanted)["arrivals"] is first["arrivals"]
-    address, held = weakref.ref(first["arrivals"].untyped_storage()), scratch.bytes
+    address, size = weakref.ref(first["arrivals"].untyped_storage()), scratch.bytes
     scratch.interrupted(wanted)
     monkeypatch.setattr(scratch_memory, "capturing", lambda device: False)
     again = scratch.views(wanted)
-    assert scratch.bytes == held + 16 and address() is not None
+    assert scratch.bytes == size + 16 and address() is not None
     assert again["arrivals"].data_ptr() != first["arrivals"].data_ptr()
     assert again["o"].data_ptr() == first["o"].data_ptr()
 
@@ -448,9 +448,9 @@ def test_gradients_are_warned_of_once_and_change_nothing(monkeypatch) -> None:
     wanted = call(**arguments, **CPU)[0].clone()
     wanting = {**arguments, "q_nope": arguments["q_nope"].clone().requires_grad_()}
     with pytest.warns(UserWarning, match="sparse_mla.*no backward") as caught:
-        found = [call(**wanting, **CPU)[0] for _ in range(3)]
+        results = [call(**wanting, **CPU)[0] for _ in range(3)]
     assert len([w for w in caught if "no backward" in str(w.message)]) == 1
-    assert torch.equal(found[0], wanted) and not found[0].requires_grad
+    assert torch.equal(results[0], wanted) and not results[0].requires_grad
     monkeypatch.setattr(_operands, "_warned", set())
     cache = torch.nn.Parameter(arguments["kv"].clone())
     with warnings.catch_warnings(), torch.no_grad():

@@ -298,21 +298,21 @@ def test_out_forms_write_into_their_tensors() -> None:
 @pytest.fixture
 def reached(monkeypatch) -> Iterator[dict[str, object]]:
     """The operands that the interpreter got at the last launch."""
-    found: dict[str, object] = {}
+    arguments: dict[str, object] = {}
     prepare = executors.Interpreter.prepare
 
     def watched(self, variant, device=None):
         prepared = prepare(self, variant, device)
 
         def launch(operands, dims):
-            found.update(operands)
+            arguments.update(operands)
             prepared.launch(operands, dims)
 
         return replace(prepared, launch=launch)
 
     monkeypatch.setattr(executors.Interpreter, "prepare", watched)
     _base.clear()
-    yield found
+    yield arguments
     _base.clear()
 
 
@@ -719,8 +719,8 @@ def test_a_cache_that_was_given_other_memory_is_looked_at_again() -> None:
     assert torch.equal(result[0], wanted[0])
     from dsl_kernels.ops import _views
 
-    held = _views._kept[id(kv), 0, split_cache]
-    assert held[3][1]["ckv"].data_ptr() == kv.data_ptr(), "the memory from before is let go"
+    kept = _views._kept[id(kv), 0, split_cache]
+    assert kept[3][1]["ckv"].data_ptr() == kv.data_ptr(), "the memory from before is let go"
 
 
 @pytest.mark.parametrize("joined", [True, False])
@@ -746,9 +746,9 @@ def test_workspace_grows_once_and_is_kept() -> None:
         sparse_mla(
             *mla_args(inputs), sm_scale=0.1, kpe=inputs["kpe"], splits=splits, workspace=scratch, **CPU
         )
-        held = scratch.bytes
+        size = scratch.bytes
     sparse_mla(*mla_args(inputs), sm_scale=0.1, kpe=inputs["kpe"], splits=4, workspace=scratch, **CPU)
-    assert scratch.bytes == held > 0
+    assert scratch.bytes == size > 0
 
 
 BAD_MLA = {
@@ -1010,9 +1010,9 @@ def test_scores_of_16_bits_rank_as_the_same_numbers_in_fp32(dtype: torch.dtype, 
     """At any element's address, and without an fp32 copy."""
     drawn = draw(scores, 3, 1203, torch.Generator().manual_seed(3)).to(dtype)
     ends = torch.tensor([1203, 900, 70], dtype=torch.int32)
-    held = torch.full((3, 1210), math.inf, dtype=dtype)[:, 3:1206].copy_(drawn)
+    padded = torch.full((3, 1210), math.inf, dtype=dtype)[:, 3:1206].copy_(drawn)
     wanted = topk_selector(drawn.float(), ends, 200, **CPU)
-    assert torch.equal(topk_selector(held, ends, 200, **CPU), wanted)
+    assert torch.equal(topk_selector(padded, ends, 200, **CPU), wanted)
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16))
@@ -1268,13 +1268,13 @@ def nothing(kind: str, sizes: dict[str, Any], device: str = "cpu") -> Callable[.
         )
         window, cache = (zeros(2, dtype=i32), zeros(2, dtype=i32) + ends), zeros(keys, 576)
         step = partial(dsa.prefill, *index, *window, *queries, cache, sm_scale=0.1, topk=64)
-    return lambda **where: (lambda found: (found.out, found.lse, found.indices))(step(**where))
+    return lambda **where: (lambda output: (output.out, output.lse, output.indices))(step(**where))
 
 
-def of_nothing(found: tuple[torch.Tensor, ...]) -> bool:
+def of_nothing(outputs: tuple[torch.Tensor, ...]) -> bool:
     """Whether ids are -1, outputs zero and their lse -inf."""
     wanted = {torch.int32: -1, torch.bfloat16: 0, torch.float32: -math.inf}
-    return all(bool((tensor == wanted[tensor.dtype]).all()) for tensor in found)
+    return all(bool((tensor == wanted[tensor.dtype]).all()) for tensor in outputs)
 
 
 @pytest.mark.parametrize("case", EMPTY)

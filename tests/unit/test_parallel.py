@@ -50,36 +50,36 @@ def cases(names):
 
 def steps_of_all(names):
     """A rank's results for each case, also with given outputs."""
-    found = {}
+    results = {}
     for case in cases(names):
         sharding = parallel.Sharding(interleave=case.interleave)
         first = shared.on_rank(case, sharding)
         given = dsa.StepOutput(*(torch.full_like(tensor, 77) for tensor in parts(first)))
         again = shared.on_rank(case, sharding, output=given) if case.name in ("pages", "windows") else first
         assert again is given or again is first
-        found[case.name] = [parts(first), parts(again)]
-    return found
+        results[case.name] = [parts(first), parts(again)]
+    return results
 
 
 def steps_through_memory(folder, names):
     """A rank's results when it reads its peers' buffers, twice, and when it uses the group."""
-    found = {}
+    results = {}
     for case in cases(names):
         plain = parallel.Sharding(interleave=case.interleave)
         again = []
         for transport in ("symmetric_copy", "symmetric_direct"):
             memory = shared.Symmetric(folder, case.interleave, transport)
             again += [parts(shared.on_rank(case, memory)) for _ in range(2)]
-        found[case.name] = [parts(shared.on_rank(case, plain)), *again]
-    found["variants"] = {selection.variant.id for selection in ops.selections()}
-    return found
+        results[case.name] = [parts(shared.on_rank(case, plain)), *again]
+    results["variants"] = {selection.variant.id for selection in ops.selections()}
+    return results
 
 
 def test_buffers_that_peers_read_take_turns(tmp_path):
     """One barrier per exchange suffices, also for a prompt of several chunks."""
     names = ["ties", "contiguous_prompt"]
     every = shared.in_processes(2, steps_through_memory, tmp_path, str(tmp_path), names)
-    assert not [found for found in every if isinstance(found, str)], every
+    assert not [outcome for outcome in every if isinstance(outcome, str)], every
     for name in names:
         first = every[0][name][0]
         for again in (*every[0][name], *every[1][name]):
@@ -101,10 +101,10 @@ def bits(tensors):
 @pytest.mark.parametrize("ranks", WORLDS)
 def test_every_rank_has_what_one_gpu_has_over_the_whole_context(ranks, tmp_path):
     every = shared.in_processes(ranks, steps_of_all, tmp_path, WORLDS[ranks])
-    failed = [found for found in every if isinstance(found, str)]
+    failed = [outcome for outcome in every if isinstance(outcome, str)]
     assert not failed, failed[0]
     for case in cases(WORLDS[ranks]):
-        compare(case, ranks, together(case, [found[case.name] for found in every]))
+        compare(case, ranks, together(case, [outcome[case.name] for outcome in every]))
 
 
 def together(case, every):
@@ -154,7 +154,7 @@ def failures():
     """Calls that go wrong on one rank, as each rank sees them."""
     case = shared.CASES[0]
     rank = dist.get_rank()
-    found = {}
+    results = {}
 
     def wrong(name, checked, **more):
         os.environ["DSL_KERNELS_CHECK_VALUES"] = "1" if checked else "0"
@@ -167,7 +167,7 @@ def failures():
         start = time.monotonic()
         seen = fails(DslKernelError, lambda: shared.on_rank(case, sharding, output=output, **more))
         untouched = all(bool((tensor == 7).all()) for tensor in parts(output))
-        found[name] = seen, untouched, time.monotonic() - start
+        results[name] = seen, untouched, time.monotonic() - start
 
     wrong("another scale", True, sm_scale=0.1 + rank)
     wrong("another length", True, seq_lens=torch.tensor(case.lens, dtype=torch.int32) - rank)
@@ -175,20 +175,20 @@ def failures():
     wrong("right", True)
     # Last, as the group is unusable after a rank did not arrive.
     wrong("no rank 1", False, **({"topk": 0} if rank else {}))
-    return found
+    return results
 
 
 def test_a_call_that_fails_ends_on_every_rank_with_a_typed_error_and_untouched_outputs(tmp_path):
     every = shared.in_processes(2, failures, tmp_path, seconds=SECONDS)
-    assert not [found for found in every if isinstance(found, str)], every
-    for name, (seen, untouched, seconds) in itertools.chain(*(found.items() for found in every)):
+    assert not [outcome for outcome in every if isinstance(outcome, str)], every
+    for name, (seen, untouched, seconds) in itertools.chain(*(outcome.items() for outcome in every)):
         assert untouched == (name != "right"), name
         assert (seen is None) == (name == "right"), seen
         assert seconds < 20 * SECONDS
-    for found in every:
+    for outcome in every:
         for name, subject in (("another scale", "sm_scale"), ("another length", "seq_lens")):
-            assert found[name][0][:2] == ("InvalidArgumentError", subject)
-            assert "rank 1" in found[name][0][2]
+            assert outcome[name][0][:2] == ("InvalidArgumentError", subject)
+            assert "rank 1" in outcome[name][0][2]
     for name in ("no rank 1", "no rank 1, with checks"):
         assert every[1][name][0][:2] == ("InvalidArgumentError", "topk")
         kind, subject, text = every[0][name][0]
@@ -253,8 +253,8 @@ def test_each_position_lies_on_one_rank_and_keeps_its_order(alone, interleave, r
         assert torch.equal(tokens[tokens >= 0], torch.arange(len(own), dtype=torch.int32))
         numbers = torch.arange(len(own), dtype=torch.int32)
         assert torch.equal(merge_entries.positions(numbers, interleave, rank, ranks), own)
-        held = torch.tensor([int((own < end).sum()) for end in ends], dtype=torch.int32)
-        assert torch.equal(sharding.held(ends)[:, rank], held)
+        counts = torch.tensor([int((own < end).sum()) for end in ends], dtype=torch.int32)
+        assert torch.equal(sharding.held(ends)[:, rank], counts)
     assert bool((owners == 1).all())
     assert sharding.tokens(torch.tensor([-1], dtype=torch.int32)).tolist() == [-1]
 
@@ -347,14 +347,14 @@ def missing_gpus() -> str:
 
 def steps_on_gpus(transport, names=NAMES):
     """Every case, one process per rank; decode steps also from a graph captured with other lengths."""
-    found = {}
+    results = {}
     for case in cases(names):
         sharding = parallel.Sharding(interleave=case.interleave, transport=transport)
         outputs = [shared.on_rank(case, sharding)]
         if case.lens:
             outputs.append(shared.replayed(case, sharding))
-        found[case.name] = [[tensor.cpu() for tensor in parts(output)] for output in outputs]
-    return found
+        results[case.name] = [[tensor.cpu() for tensor in parts(output)] for output in outputs]
+    return results
 
 
 @pytest.mark.sm90
@@ -362,9 +362,9 @@ def steps_on_gpus(transport, names=NAMES):
 @pytest.mark.parametrize("transport", ["collectives", "symmetric_copy", "symmetric_direct", "fastest"])
 def test_two_gpus_have_what_one_has(transport, tmp_path):
     every = shared.in_processes(2, steps_on_gpus, tmp_path, transport, backend="nccl")
-    assert not [found for found in every if isinstance(found, str)], every
+    assert not [outcome for outcome in every if isinstance(outcome, str)], every
     for case in shared.CASES:
-        compare(case, 2, together(case, [found[case.name] for found in every]), "cuda")
+        compare(case, 2, together(case, [outcome[case.name] for outcome in every]), "cuda")
 
 
 @pytest.mark.sm90
@@ -376,9 +376,9 @@ def test_ranks_of_one_gpu_have_what_one_has(ranks, transport, tmp_path):
     """Every rank a process of its own on the same GPU, whose kernels read the others' symmetric memory."""
     names = WORLDS[ranks]
     every = shared.in_processes(ranks, steps_on_gpus, tmp_path, transport, names, backend=shared.ONE_GPU)
-    assert not [found for found in every if isinstance(found, str)], every
+    assert not [outcome for outcome in every if isinstance(outcome, str)], every
     for case in cases(names):
-        compare(case, ranks, together(case, [found[case.name] for found in every]), "cuda")
+        compare(case, ranks, together(case, [outcome[case.name] for outcome in every]), "cuda")
 
 
 def test_what_a_rank_misses_says_how_to_go_on():

@@ -36,7 +36,7 @@ OPS = ("merge_outputs", "merge_entries")
 def apart(ranks, rows=2, heads=3, k=70):
     """Parts and entries that each rank holds in memory of its own."""
     generator = torch.Generator().manual_seed(5)
-    found = []
+    pairs = []
     for rank in range(ranks):
         # Something between the ranks' memory, and other addresses at each call.
         torch.empty(4096 * (rank + 1))
@@ -45,31 +45,31 @@ def apart(ranks, rows=2, heads=3, k=70):
         planes[-1] = tokens
         outs = torch.randn(rows, heads, 512, generator=generator).bfloat16()
         # Both at the same distance from those of other ranks: in one buffer, as an exchange leaves them.
-        held = torch.zeros(rows * heads * 514, dtype=torch.bfloat16)
-        held[: outs.numel()] = outs.flatten()
-        held[outs.numel() :].view(torch.float32).copy_(torch.randn(rows * heads, generator=generator) * 8)
-        found.append((held, planes.contiguous()))
-    return found
+        memory = torch.zeros(rows * heads * 514, dtype=torch.bfloat16)
+        memory[: outs.numel()] = outs.flatten()
+        memory[outs.numel() :].view(torch.float32).copy_(torch.randn(rows * heads, generator=generator) * 8)
+        pairs.append((memory, planes.contiguous()))
+    return pairs
 
 
 def distances(tensors, own):
     return torch.tensor([tensor.data_ptr() - tensors[own].data_ptr() for tensor in tensors])
 
 
-def parts(held, rows=2, heads=3):
+def parts(memory, rows=2, heads=3):
     size = rows * heads * 512
-    return held[:size].view(rows, heads, 512), held[size:].view(torch.float32).view(rows, heads)
+    return memory[:size].view(rows, heads, 512), memory[size:].view(torch.float32).view(rows, heads)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize(("ranks", "own"), [(1, 0), (2, 1), (3, 0), (8, 5)])
 def test_parts_in_memory_of_their_ranks_merge_to_the_same_bits(executor, ranks, own):
-    helds = [held for held, _ in apart(ranks)]
-    pairs = [parts(held) for held in helds]
+    memories = [memory for memory, _ in apart(ranks)]
+    pairs = [parts(memory) for memory in memories]
     sink = torch.tensor([0.5, math.inf, -math.inf])
     wanted = ops.merge_outputs(*map(torch.stack, zip(*pairs, strict=True)), sink, executor=executor)
-    found = ops.merge_peer_outputs(*pairs[own], distances(helds, own), sink, executor=executor)
-    for one, other in zip(found, wanted, strict=True):
+    merged = ops.merge_peer_outputs(*pairs[own], distances(memories, own), sink, executor=executor)
+    for one, other in zip(merged, wanted, strict=True):
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
@@ -79,8 +79,8 @@ def test_entries_in_memory_of_their_ranks_come_in_the_same_order(executor, ranks
     lists = [planes for _, planes in apart(ranks)]
     named = {"interleave": 7, "rank_stride": 1000, "executor": executor}
     wanted = ops.merge_entries(torch.stack(lists), **named)
-    found = ops.merge_peer_entries(lists[own], distances(lists, own), **named)
-    assert all(map(torch.equal, found, wanted))
+    merged = ops.merge_peer_entries(lists[own], distances(lists, own), **named)
+    assert all(map(torch.equal, merged, wanted))
 
 
 def wrong_rank(op):
@@ -96,7 +96,7 @@ def wrong_rank(op):
 @pytest.mark.parametrize("op", OPS)
 def test_memory_of_a_wrong_rank_is_noticed(op, executor):
     workload, wrong, right = wrong_rank(op)
-    found = 0
+    noticed = 0
     for variant in variants.variants(op):
         if variant.arch == "sm_90a" and "peers" in variant.id:
             trials = trial.run(variant, workload, executors.get(executor), example=right)
@@ -105,8 +105,8 @@ def test_memory_of_a_wrong_rank_is_noticed(op, executor):
             # The reference, too, goes by the distances: it is that of the right ones.
             expected = problems.get(op).compare("peers", right.inputs, spoilt.operands, right.expected)
             assert not expected.ok
-            found += 1
-    assert found == 2
+            noticed += 1
+    assert noticed == 2
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -138,7 +138,7 @@ def wrong_calls():
     """Of each op a right call, what is wrong in its place, and the error."""
     helds = apart(2)
     outs, lses = parts(helds[0][0])
-    far = distances([held for held, _ in helds], 0)
+    far = distances([memory for memory, _ in helds], 0)
     lists = helds[0][1]
     listed = distances([planes for _, planes in helds], 0)
     outputs = {"outs": outs, "lses": lses, "peer_distances": far}
@@ -164,10 +164,10 @@ def wrong_calls():
 
 @pytest.mark.parametrize("name", wrong_calls())
 def test_a_wrong_argument_is_named(name):
-    right, wrong, error, said = wrong_calls()[name]
+    right, wrong, error, message = wrong_calls()[name]
     op = ops.merge_peer_outputs if "outs" in right else ops.merge_peer_entries
     op(**right, executor="interpreter")
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         op(**{**right, **wrong}, executor="interpreter")
 
 
@@ -175,10 +175,10 @@ def test_every_rank_is_a_view_of_memory_where_it_lies():
     own = torch.arange(60, dtype=torch.int32).view(3, 4, 5)[:, ::2]
     other = torch.arange(60, dtype=torch.int32).view(3, 4, 5)[:, ::2] + 100
     other = torch.zeros(3, 4, 5, dtype=torch.int32)[:, ::2].copy_(other)
-    found = peers.views(own, distances([own, other], 0))
-    assert torch.equal(found[0], own)
-    assert torch.equal(found[1], other)
-    found[1][0, 0, 0] = 7
+    views = peers.views(own, distances([own, other], 0))
+    assert torch.equal(views[0], own)
+    assert torch.equal(views[1], other)
+    views[1][0, 0, 0] = 7
     assert other[0, 0, 0] == 7
     # What lies in one allocation moves with it.
     every = torch.randint(0, 255, (3, 40), dtype=torch.uint8)
@@ -277,5 +277,5 @@ def test_the_model_is_near_what_was_measured():
         (4, COPY): 202.1 - 159.6, (4, COLLECTIVES): 242.7 - 159.6,
     }  # fmt: skip
     for (ranks, way), us in measured.items():
-        found = sum(exchanges.predicted(way, exchange, ranks) for exchange in given)
-        assert found == pytest.approx(us, rel=0.2)
+        predicted = sum(exchanges.predicted(way, exchange, ranks) for exchange in given)
+        assert predicted == pytest.approx(us, rel=0.2)

@@ -183,7 +183,7 @@ def test_every_name_of_a_point_is_one_of_the_vocabulary():
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "message"),
     [
         ({"lens": 4}, UnknownNameError, "did you mean.*len"),
         ({"rows": "many"}, InvalidArgumentError, "name=integer"),
@@ -191,10 +191,10 @@ def test_every_name_of_a_point_is_one_of_the_vocabulary():
         ({"len": 64, "stride": 65}, InvalidArgumentError, "stride=64, as len=64"),
     ],
 )
-def test_sizes_that_a_form_does_not_have_are_refused(given, error, said):
+def test_sizes_that_a_form_does_not_have_are_refused(given, error, message):
     problem = problems.get("topk_selector")
     for taken in (problem.dims_of, problem.point_of):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             taken("default", given)
 
 

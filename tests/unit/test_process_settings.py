@@ -124,13 +124,13 @@ def drawn(op: str, workload: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Case]:
-    found = {}
+    by_name = {}
     for name, (op, workload, call) in WORKLOADS.items():
-        found[name] = Case(name, drawn(op, workload), call)
+        by_name[name] = Case(name, drawn(op, workload), call)
     for name, (size, run) in STEPS.items():
         tensors = steps.draw(size, seed=5)[0].tensors
-        found[name] = Case(name, dict(tensors), _step(run))
-    return found
+        by_name[name] = Case(name, dict(tensors), _step(run))
+    return by_name
 
 
 @pytest.fixture(scope="module")
@@ -218,8 +218,8 @@ def test_no_setting_changes_a_bit(setting, name, cases, plain) -> None:
         same(got, wanted)
 
 
-def shapes(found: Results) -> list[tuple[Any, ...]]:
-    return [(tensor.shape, tensor.dtype, tensor.device.type) for tensor in found]
+def shapes(results: Results) -> list[tuple[Any, ...]]:
+    return [(tensor.shape, tensor.dtype, tensor.device.type) for tensor in results]
 
 
 FAKES: dict[str, Callable[[], tuple[FakeTensorMode, Any]]] = {
@@ -439,18 +439,18 @@ def test_drawing_and_checking_feel_no_setting(setting) -> None:
     """Inputs, references and comparisons, on which `verify`, `run` and a user's own tests are built."""
 
     def work() -> list[Any]:
-        found: list[Any] = []
+        results: list[Any] = []
         for op in ("lightning_indexer", "topk_selector", "sparse_mla"):
             problem = problems.get(op)
             for workload in (w for w in problem.workloads if w.tier != "real"):
                 inputs = trial.draw(op, workload, seed=2)
                 expected = problem.reference(workload.form, inputs)
-                found += [*inputs.values(), *expected.values()]
+                results += [*inputs.values(), *expected.values()]
                 figures = problem.compare(workload.form, inputs, expected, expected)
-                found += [figures.failures, *figures.figures.values()]
+                results += [figures.failures, *figures.figures.values()]
         for size, _ in STEPS.values():
-            found += steps.draw(size, seed=2)[0].tensors.values()
-        return found
+            results += steps.draw(size, seed=2)[0].tensors.values()
+        return results
 
     wanted = work()
     with SETTINGS[setting]():
@@ -468,8 +468,8 @@ def test_a_step_is_checked_under_a_setting(setting) -> None:
     inputs, workspace = steps.draw(STEPS["step decode"][0], seed=2)[0], Workspace()
     with SETTINGS[setting]():
         output = inputs.run(executor="interpreter", workspace=workspace)
-        found = check(inputs, output, workspace)
-    assert {op: comparison.failures for op, comparison in found.items()} == {op: [] for op in found}
+        verdict = check(inputs, output, workspace)
+    assert {op: comparison.failures for op, comparison in verdict.items()} == {op: [] for op in verdict}
 
 
 @contextlib.contextmanager

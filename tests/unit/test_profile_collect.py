@@ -114,8 +114,8 @@ def test_doctor_says_whether_counters_answer(monkeypatch: pytest.MonkeyPatch, tm
     )
     ncu.chmod(0o755)
     monkeypatch.setattr(collect, "find_ncu", lambda: ncu)
-    found, counters = collect.doctor(gpu=True)
-    assert found["found"].startswith("2025.3.1.0")
+    tools, counters = collect.doctor(gpu=True)
+    assert tools["found"].startswith("2025.3.1.0")
     assert counters["status"] == "note" and "NCU_COUNTERS" in counters["found"]
     ncu.write_text("#!/bin/sh\necho '==PROF== Disconnected'\n")
     assert [row["status"] for row in collect.doctor(gpu=True)] == ["ok", "ok"]
@@ -233,7 +233,7 @@ def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("resample_trajectories", "--variant", "torch"), "INVALID_ARGUMENT",
          "topk_selector and sparse_mla bf16"),
@@ -249,11 +249,15 @@ def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyP
         (("topk_select",), "UNKNOWN_NAME", "topk_selector"),
     ],
 )  # fmt: skip
-def test_a_target_that_no_gpu_could_launch_is_refused(words: tuple[str, ...], code: str, said: str) -> None:
+def test_a_target_that_no_gpu_could_launch_is_refused(
+    words: tuple[str, ...], code: str, message: str
+) -> None:
     some = variants.variants(op="sparse_mla", arch="sm_90a")[0].id
     given = [some if pair == ("--variant", "sparse_mla") else pair[1] for pair in pairwise(("", *words))]
     done = invoked("collect", *given, "--dry-run")
-    assert done.exit_code == 2 and code in done.stderr and said in " ".join(done.stderr.split()), done.stderr
+    assert done.exit_code == 2 and code in done.stderr and message in " ".join(done.stderr.split()), (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize("op", problems.names())

@@ -42,12 +42,12 @@ def planted() -> dict[str, profile.Diagnosis]:
     """The diagnoses of the kernels with planted causes, by cause."""
     works = {item.cause: item.workload for item in causes.planted(132)}
     ceilings = profile.read_ceilings(GPU)
-    found = {}
+    diagnoses = {}
     for item in KEPT["reports"]:
         report = profile.load(profile.KernelReport, item)
-        found[report.label] = profile.diagnose(profile.fingerprint(report, works[report.label]), ceilings)
-    assert set(found) == set(works) and len(found) == 16
-    return found
+        diagnoses[report.label] = profile.diagnose(profile.fingerprint(report, works[report.label]), ceilings)
+    assert set(diagnoses) == set(works) and len(diagnoses) == 16
+    return diagnoses
 
 
 @pytest.mark.parametrize("cause", [item.cause for item in causes.planted(132)])

@@ -45,8 +45,8 @@ def test_every_counter_exists(chip: str) -> None:
 @pytest.mark.parametrize("chip", ["GH100", "GB100"])
 def test_the_stall_reasons_of_a_chip_are_all_of_them(chip: str) -> None:
     pattern = re.compile(metrics.STALL.replace(".ratio", "").replace("{}", r"(\w+)") + "$")
-    held = {match[1] for name in catalogue(chip) if (match := pattern.match(name))}
-    assert held == set(metrics.stalls(chip))
+    reasons = {match[1] for name in catalogue(chip) if (match := pattern.match(name))}
+    assert reasons == set(metrics.stalls(chip))
 
 
 def test_the_catalogues_tell_the_chips_apart() -> None:

@@ -21,16 +21,16 @@ def figures(**values: float) -> KernelReport:
         "cycles": metrics.CYCLES,
         "load_sectors": metrics.GLOBAL_LOADS[0],
     }
-    found = {}
+    by_label = {}
     for name, value in values.items():
         if name.startswith("share_"):
-            found[metrics.SAMPLED.format(name[6:])] = value
-            found[metrics.SAMPLES] = 100.0
+            by_label[metrics.SAMPLED.format(name[6:])] = value
+            by_label[metrics.SAMPLES] = 100.0
         elif name in metrics.STALLS:
-            found[metrics.STALL.format(name)] = value
+            by_label[metrics.STALL.format(name)] = value
         else:
-            found[names[name]] = value * (1e3 if name == "us" else 1.0)
-    return KernelReport("published", "figures", metrics=found)
+            by_label[names[name]] = value * (1e3 if name == "us" else 1.0)
+    return KernelReport("published", "figures", metrics=by_label)
 
 
 GATHER = {"row_bytes": 1152, "footprint_bytes": 4096 * 64 * 1152.0, "order": "random"}

@@ -278,7 +278,7 @@ def test_one_figure_alone_is_read_by_what_it_can_be(
 
 
 @pytest.mark.parametrize(
-    ("figures", "said"),
+    ("figures", "message"),
     [
         (("86,400",), r"'86,400' \(gpu__time_duration.sum of k\)"),
         (("86,40", "1,151.50"), r"both marks: '1,151\.50' .*'86,40' \(gpu__time"),
@@ -286,11 +286,11 @@ def test_one_figure_alone_is_read_by_what_it_can_be(
     ids=["nothing settles it", "both conventions"],
 )
 def test_a_figure_of_two_meanings_is_refused_by_name(
-    tmp_path: Path, figures: tuple[str, ...], said: str
+    tmp_path: Path, figures: tuple[str, ...], message: str
 ) -> None:
     rows = [f'"{place}","k","0","{text}"' for place, text in enumerate(figures)]
     table = many('"ID","Kernel Name","Device","gpu__time_duration.sum"', '"","","","us"', *rows)
-    with pytest.raises(ArtifactError, match=said):
+    with pytest.raises(ArtifactError, match=message):
         profile.read(written(tmp_path, table))
 
 
@@ -315,11 +315,11 @@ def test_spreadsheets_and_shells_may_have_rewritten_it(
     text = raw() if kind == "raw" else many(DETAILS, details("86.40"))
     known = profile.read(written(tmp_path, text))
     rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
-    held = io.StringIO(newline="")
-    csv.writer(held, delimiter=delimiter).writerows(rows)  # quotes only where a cell needs them
-    assert held.getvalue().startswith("ID")
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, delimiter=delimiter).writerows(rows)  # quotes only where a cell needs them
+    assert buffer.getvalue().startswith("ID")
     path = tmp_path / "rewritten.csv"
-    path.write_bytes(held.getvalue().encode(encoding))
+    path.write_bytes(buffer.getvalue().encode(encoding))
     assert profile.read(path) == known
 
 

@@ -70,11 +70,11 @@ def test_levers_are_knobs_that_the_variant_has_with_the_values_that_are_built() 
         v for v in variants.variants("sparse_mla") if v.arch == "sm_90a" and v.backend == "tilelang"
     )
     work = replace(GATHER, variant=variant.id)
-    found = profile.diagnose(replace(gathering(70.0), workload=work), CEILINGS).top
-    assert found.knobs and set(found.knobs) <= set(variant.knobs)
-    assert f"now {variant.knobs['cluster']}" in found.knobs["cluster"]
+    top = profile.diagnose(replace(gathering(70.0), workload=work), CEILINGS).top
+    assert top.knobs and set(top.knobs) <= set(variant.knobs)
+    assert f"now {variant.knobs['cluster']}" in top.knobs["cluster"]
     by_name = replace(gathering(70.0), kernel=f"{variant.id}_kernel", workload=replace(GATHER, op=""))
-    assert profile.diagnose(by_name, CEILINGS).top.knobs == found.knobs
+    assert profile.diagnose(by_name, CEILINGS).top.knobs == top.knobs
     for op, other in (("", ""), ("sparse_mla", "triton")):
         foreign = replace(gathering(70.0), workload=replace(GATHER, op=op, variant=other))
         assert not profile.diagnose(foreign, CEILINGS).top.knobs
@@ -117,10 +117,10 @@ def test_waste_that_nothing_waits_for_is_no_cause() -> None:
 
 
 def test_a_unit_at_its_limit_comes_before_what_waits_for_it() -> None:
-    found = Fingerprint(
+    fingerprint = Fingerprint(
         "k", "csv", sol={"dram": 0.92}, stalls={"long_scoreboard": Stall(0.85)}, issue=Issue(issued=0.1)
     )
-    assert [finding.cause for finding in profile.diagnose(found).findings] == ["dram_bound"]
+    assert [finding.cause for finding in profile.diagnose(fingerprint).findings] == ["dram_bound"]
 
 
 def test_every_rule_can_be_told_and_names_knobs_that_some_op_has() -> None:

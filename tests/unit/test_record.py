@@ -160,7 +160,7 @@ def test_the_page_begins_with_what_is_behind_a_peer_and_marks_kernels_that_chang
         "kernels": {KERNEL: "old"},
     }
     gone = replace(row("t=5", 10.0, ("FlashMLA", 20.0)), kernels={"sparse_mla__cutedsl_sm90a__gone": "x"})
-    held = made(
+    record = made(
         row("t=1", 10.0, ("FlashMLA", 20.0), ceiling_us=5.0, clocks={"sm_mhz": 1980.0, "watts": 300.0}),
         row("t=2", 15.0, ("FlashMLA", 10.0)),
         Row(**{**stale, "peers": tuple(PeerTime(**peer) for peer in stale["peers"])}),
@@ -168,7 +168,7 @@ def test_the_page_begins_with_what_is_behind_a_peer_and_marks_kernels_that_chang
         row("bf16 batch=1 context=4096 heads=16", 3.0, section="step", parts={"scoring": 1.0}),
         absent={"DeepGEMM": "No module named 'deep_gemm'"},
     )
-    text = results.page(held)
+    text = results.page(record)
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     # The worst first; our own Triton kernel counts as a peer, and is the faster one here.
     assert [line.split(" | ")[1] for line in lines[2:4]] == ["t=2", "t=4 ✗"]
@@ -208,8 +208,8 @@ def test_the_parts_of_steps_are_points_of_the_record() -> None:
         )
         for item in recording.items()
     ]
-    held = made(*rows)
-    assert [r.point for r in rows if r.parts and results.peers_added(r, held) is None] == []
+    record = made(*rows)
+    assert [r.point for r in rows if r.parts and results.peers_added(r, record) is None] == []
 
 
 def test_times_on_end_are_compared_where_both_have_them() -> None:
@@ -223,12 +223,12 @@ def test_a_damaged_file_is_refused_by_the_name_of_its_field(tmp_path) -> None:
     path = tmp_path / "gpu.json"
     results.write(path, made(row("t=1", 1.0)))
     content = json.loads(path.read_text())
-    for broken, said in (
+    for broken, message in (
         ({**content, "schema": 2}, "schema"),
         ({**content, "rows": [{**content["rows"][0], "us": "fast"}]}, "rows.0.us"),
     ):  # fmt: skip
         path.write_text(json.dumps(broken))
-        with pytest.raises(ArtifactError, match=said):
+        with pytest.raises(ArtifactError, match=message):
             results.read(path)
     path.write_text("no json")
     with pytest.raises(ArtifactError, match="the whole"):
@@ -295,14 +295,24 @@ def test_a_row_has_the_peers_that_are_installed_right_and_captured(timed, monkey
     monkeypatch.setattr(peers, "offers", lambda op: offered)
     monkeypatch.setattr(recording, "SUSTAINED_FROM_US", 1.0)
     session = recording.Session()
-    found = recording.measured(SMALL, session, 3)
-    assert [(peer.name, peer.us, peer.apart) for peer in found.peers] == [("right", 2.0, 1e-3)]
-    assert (found.us, found.ratio, found.run, found.ceiling_us is not None) == (1.0, 0.5, 3, True)
-    assert found.peers[0].sustained_us == 2.0 and found.clocks == {"sm_mhz": 1500.0, "watts": 690.0}
+    measured_row = recording.measured(SMALL, session, 3)
+    assert [(peer.name, peer.us, peer.apart) for peer in measured_row.peers] == [("right", 2.0, 1e-3)]
+    assert (measured_row.us, measured_row.ratio, measured_row.run, measured_row.ceiling_us is not None) == (
+        1.0,
+        0.5,
+        3,
+        True,
+    )
+    assert measured_row.peers[0].sustained_us == 2.0 and measured_row.clocks == {
+        "sm_mhz": 1500.0,
+        "watts": 690.0,
+    }
     assert session.absent == {"absent": "No module named 'absent'"}
-    said = " ".join(found.notes)
-    assert "wrong: 5.0e-01" in said and "nan:" in said and "raises: ValueError: no such head" in said
-    assert "uncaptured: cannot be captured" in said and list(found.kernels) == [next(iter(found.kernels))]
+    notes = " ".join(measured_row.notes)
+    assert "wrong: 5.0e-01" in notes and "nan:" in notes and "raises: ValueError: no such head" in notes
+    assert "uncaptured: cannot be captured" in notes and list(measured_row.kernels) == [
+        next(iter(measured_row.kernels))
+    ]
     session.with_peers = False
     assert recording.measured(SMALL, session).peers == ()
 
@@ -534,10 +544,10 @@ def test_contenders_take_turns_and_one_that_cannot_be_captured_is_left_out(monke
         monkeypatch.setattr(bench, name, value)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     failed: dict[str, str] = {}
-    found = bench.in_turns(
+    times = bench.in_turns(
         {"a": [lambda: "a"], "x": [lambda: "bad"], "b": [lambda: "b"]}, rounds=3, failed=failed
     )
-    assert found == {"a": [5.0] * 3, "b": [10.0] * 3} and order == ["a", "b", "b", "a", "a", "b"]
+    assert times == {"a": [5.0] * 3, "b": [10.0] * 3} and order == ["a", "b", "b", "a", "a", "b"]
     assert failed == {"x": "RuntimeError: capture ended"}
     with pytest.raises(RuntimeError):
         bench.in_turns({"x": [lambda: "bad"]})

@@ -6,11 +6,14 @@ import json
 from dataclasses import replace
 from itertools import product
 
+import kernel_folders
 import pytest
+from sizes_lightning_indexer import decode, prefill
+from sizes_sparse_mla import mla
+from sizes_topk_selector import topk
 
 from dsl_kernels import measured, models, policies, problems, programs, registry, variants
 from dsl_kernels.errors import ArtifactError, NoVariantError, UnknownNameError
-from dsl_kernels.kernels.sparse_mla.forms import PAGED
 
 ARCHS = ("sm_90a", "sm_100a")
 
@@ -22,94 +25,7 @@ def fresh():
     registry.clear()
 
 
-def mla(t=4, heads=16, topk=2048, form="bf16", arch="sm_90a", **kwargs) -> registry.Call:
-    """Attention over `topk` ids; for DeepSeek-V4 and V4.1, 128 of them are the window's."""
-    dims = {"t": t, "heads": heads, "topk": topk, "n": 8192, **_strides}
-    if form in PAGED:
-        width = {"v4": 584, "v41": 528}[form]
-        pages = {"pages": 128, "page_bytes": 64 * width, "kv_pages_stride": 65 * 576}
-        dims = {"t": t, "heads": heads, "topk": 128, "extra_topk": topk - 128}
-        dims |= {f"{scope}{name}": value for scope in ("", "extra_") for name, value in pages.items()}
-    return registry.Call("sparse_mla", form, arch, dims, **kwargs)
-
-
-_strides = {"ckv_stride": 512, "kpe_stride": 64}
-
-
-def topk(rows=4, stride=32768, k=2048, form="default", arch="sm_90a", **kwargs) -> registry.Call:
-    dims = {
-        "rows": rows,
-        "stride": stride,
-        "b": rows,
-        "max_pages": stride // 64,
-        "k": k,
-        "next_n": 1,
-        "page_size": 64,
-    }
-    return registry.Call("topk_selector", form, arch, dims, **kwargs)
-
-
-def decode(b=4, next_n=1, max_pages=512, heads=64, arch="sm_90a", **kwargs) -> registry.Call:
-    dims = {
-        "b": b, "next_n": next_n, "heads": heads, "pages": 4096, "max_pages": max_pages,
-        "stride": max_pages * 64, "skip_below": 2048,
-    }  # fmt: skip
-    return registry.Call("lightning_indexer", "decode", arch, dims, **kwargs)
-
-
-def compress(rows=4, dim=512, ratio=4, width=1024, arch="sm_90a") -> registry.Call:
-    """Rows of complete windows, each of `width // dim` times `ratio` tokens."""
-    span, page_words = ratio * width // dim, 2 * (146 if dim == 512 else 33)
-    dims = {
-        "rows": rows, "dim": dim, "ratio": ratio, "width": width, "span": span, "tokens": rows * ratio,
-        "angles": rows * ratio,
-        "turned": 64, "page_size": 2, "pages": rows, "page_words": page_words,
-    }  # fmt: skip
-    return registry.Call("compress_rows", "default", arch, dims)
-
-
-def decode_blocks(b=4, next_n=1, max_len=4096, heads=64, dim=128, arch="sm_90a") -> registry.Call:
-    dims = {
-        "b": b, "next_n": next_n, "index_heads": heads, "index_dim": dim, "pages": 4096, "page_bytes": 8448,
-        "page_size": 64,
-        "block_size": 8, "sharing": 1, "mx": 0, "has_maxima": 0, "max_pages": max_len // 8, "lines": b,
-        "rows": b * next_n,
-        "stride": max_len, "skip_below": 0, "maxima_rows": 1, "maxima_columns": 1,
-    }  # fmt: skip
-    return registry.Call("lightning_indexer", "decode_blocks", arch, dims)
-
-
-def prefill(s=128, skv=4096, heads=64, arch="sm_90a") -> registry.Call:
-    return registry.Call(
-        "lightning_indexer",
-        "prefill",
-        arch,
-        {"s": s, "skv": skv, "heads": heads, "stride": skv, "skip_below": 0},
-    )
-
-
-def resample(b=64, n=4096, m=1024, d=32, arch="sm_90a", **kwargs) -> registry.Call:
-    return registry.Call("resample_trajectories", "default", arch, {"b": b, "n": n, "m": m, "d": d}, **kwargs)
-
-
-def gqa(
-    b=4, sq=4096, skv=4096, heads=64, kv_heads=8, dim=128, causal=0, form="fp16", arch="sm_90a", **kwargs
-) -> registry.Call:
-    dims = {"b": b, "sq": sq, "skv": skv, "heads": heads, "kv_heads": kv_heads, "dim": dim, "causal": causal}
-    return registry.Call("gqa_forward", form, arch, dims, **kwargs)
-
-
-GRID = [
-    *(mla(t, h, topk=k, form=f, arch=a) for t, h, k, f,
-      a in product((1, 3, 16, 64, 500), (8, 16, 32, 64, 128), (512, 2048), ("bf16", "fp8"), ARCHS)),
-    *(topk(r, s, k, arch=a) for r, s, k,
-      a in product((1, 3, 16, 64, 4096), (2048, 4096, 32768, 131072, 1 << 20), (512, 2048), ARCHS)),
-    *(decode(b, n, p, h, a) for b, n, p, h,
-      a in product((1, 16, 128), (1, 2, 3, 8), (32, 512, 2048), (32, 64), ARCHS)),
-    *(prefill(s, skv, h, a) for s, skv, h, a in product((1, 7, 4096), (128, 32768), (32, 64), ARCHS)),
-    *(resample(b, n, m, d, a) for b, n, m, d,
-      a in product((1, 64, 512), (2, 4096, 1 << 20), (1, 1024, 8192), (5, 32, 64), ARCHS)),
-]  # fmt: skip
+GRID = [call for module in kernel_folders.of_each("sizes").values() for call in getattr(module, "GRID", ())]
 
 
 def test_every_call_of_the_grid_has_exactly_one_answer() -> None:

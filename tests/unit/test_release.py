@@ -66,13 +66,13 @@ def test_a_release_builds_each_architecture_and_needs_all_parts() -> None:
 
 def test_the_changelog_is_cut_into_releases_with_one_line_an_entry() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
-    found = release_notes.sections(text)
-    assert next(iter(found)) == "Unreleased" and len(found) > 1
-    assert len(re.findall(r"^## ", text, re.MULTILINE)) == len(found)
-    dates = [date for version, (date, _) in found.items() if version != "Unreleased"]
+    releases = release_notes.sections(text)
+    assert next(iter(releases)) == "Unreleased" and len(releases) > 1
+    assert len(re.findall(r"^## ", text, re.MULTILINE)) == len(releases)
+    dates = [date for version, (date, _) in releases.items() if version != "Unreleased"]
     assert None not in dates and dates == sorted(dates, reverse=True)
-    for _, said in found.values():
-        for line in filter(None, said.splitlines()):
+    for _, notes in releases.values():
+        for line in filter(None, notes.splitlines()):
             assert re.match(r"- |### (Added|Changed|Fixed|Removed)$|[A-Z][\w ,']+:$", line), line
             assert len(line) <= 260, line
 

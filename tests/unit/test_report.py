@@ -128,10 +128,10 @@ def test_steps_and_regrets_have_tables() -> None:
 
 
 def test_without_files_the_page_shows_the_tuned_tables() -> None:
-    found = report.read([])
-    assert {row["op"] for row in found} >= {"sparse_mla", "topk_selector"} and len(found) > 50
+    files = report.read([])
+    assert {row["op"] for row in files} >= {"sparse_mla", "topk_selector"} and len(files) > 50
     peers = report.peers_of(GPU)
-    timed_by_peers = {row["op"] for row in found if peers.of(row) is not None}
+    timed_by_peers = {row["op"] for row in files if peers.of(row) is not None}
     assert timed_by_peers >= {"sparse_mla", "topk_selector", "lightning_indexer"}
 
 

@@ -122,7 +122,7 @@ def test_what_programs_hold_of_leaves_is_imported_once(monkeypatch, tmp_path: Pa
         "kernels.lightning_indexer.functions",
         "kernels.lightning_indexer.leaves.walk",
     )
-    held = {name: importlib.import_module(f"dsl_kernels.{name}") for name in names}
+    modules = {name: importlib.import_module(f"dsl_kernels.{name}") for name in names}
     (tmp_path / "module.py").write_text("x = 1\n")
     (changed := tmp_path / "grid.py").write_text("y = 2\n")
     monkeypatch.setattr(sources, "_loaded", {})
@@ -131,5 +131,5 @@ def test_what_programs_hold_of_leaves_is_imported_once(monkeypatch, tmp_path: Pa
             sys.modules[f"dsl_kernels.{name}"] = SimpleNamespace(__file__=str(changed))
         sources.load("module_of_a_test", tmp_path / "module.py")
         assert not {f"dsl_kernels.{name}" for name in helpers} & sys.modules.keys()
-        for name, module in held.items():
+        for name, module in modules.items():
             assert importlib.import_module(f"dsl_kernels.{name}") is module

@@ -175,16 +175,16 @@ def outcomes(uid: int = 0, **settings: str) -> dict[str, tuple[int, str]]:
     )  # fmt: skip
     *texts, rest = re.split(r"\n<<(\d+)>>\n", done.stdout.decode(errors="replace"))
     assert done.returncode == 0 and rest == "", done.stdout.decode(errors="replace")[-3000:]
-    found = {}
+    by_command = {}
     for arguments, text, code in zip(COMMANDS, texts[::2], texts[1::2], strict=True):
         assert "Traceback" not in text and "Unraisable" not in text, (arguments, text[-3000:])
-        found[" ".join(arguments[:2])] = int(code), text
-    return found
+        by_command[" ".join(arguments[:2])] = int(code), text
+    return by_command
 
 
-def works(found: dict[str, tuple[int, str]], *besides: str) -> None:
+def works(by_command: dict[str, tuple[int, str]], *besides: str) -> None:
     """Every command works; those in `besides` say what to set instead."""
-    for name, (code, text) in found.items():
+    for name, (code, text) in by_command.items():
         if name.split()[0] == "compile":
             assert name in besides or (code in (1, 2) and "error[" in text), text
         elif name not in besides and name != "doctor":

@@ -49,21 +49,21 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setattr(variants, "_lent", {})
     monkeypatch.setattr(search, "TIERS", ("tiny",))
     # The interpreter is slow; correctness has tests of its own.
-    found = SimpleNamespace(timed=[], compiled=[], us={}, checked=[], broken=set())
-    monkeypatch.setattr(search, "verify", lambda variant: found.checked.append(variant.id))
+    state = SimpleNamespace(timed=[], compiled=[], us={}, checked=[], broken=set())
+    monkeypatch.setattr(search, "verify", lambda variant: state.checked.append(variant.id))
     monkeypatch.setattr(grids, "check_variant", lambda *args: None)
 
     def clock(calls, replays=bench.REPLAYS):
         name = calls[0].keywords["variant"]
-        found.timed.append(name)
-        us = found.us.get(name, 10.0)
+        state.timed.append(name)
+        us = state.us.get(name, 10.0)
         return bench.Timing(us, us, us, 1, replays)
 
     def compile_all(modules, jobs=None, timeout=None):
         for module in modules:
-            found.compiled.append(module.id)
+            state.compiled.append(module.id)
             error = CompileError(module.id, expected="a compile", got="none", fix="see it")
-            failed = error if module.id in found.broken else None
+            failed = error if module.id in state.broken else None
             yield pool.Outcome(module.id, 0.1, cached=False, error=failed)
 
     monkeypatch.setattr(bench, "graph_time", clock)
@@ -71,7 +71,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "outside_bundle", lambda chosen: list(chosen))
     monkeypatch.setattr(store, "lookup", lambda variant: tmp_path)
     clear()
-    yield found
+    yield state
     clear()
 
 
@@ -162,14 +162,14 @@ def test_a_torn_journal_and_a_variant_that_never_came_back(machine) -> None:
 
 def test_an_interrupted_search_blames_no_variant(machine, monkeypatch) -> None:
     journal = search.Journal(search.journal_path(env.tuned_root(), GPU))
-    found = search.Search(POINT, grids.prepare(POINT), journal, 0.0)
+    running = search.Search(POINT, grids.prepare(POINT), journal, 0.0)
 
     def interrupted(calls, replays=0):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench, "graph_time", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        found.run(search.candidates(call(), 0))
+        running.run(search.candidates(call(), 0))
     assert search.Journal(journal.path).held == {}
 
 
@@ -221,12 +221,12 @@ def test_next_are_the_models_best_and_neighbours_of_the_fastest(machine) -> None
     known = {v.id: v for v in search.swept(call(), 1)}
     fastest = known[committed()[0]]
     waiting = [v for v in known.values() if v.id not in committed()]
-    found = search.Search(POINT, grids.prepare(POINT), search.Journal(env.tuned_root() / "j"), 0.0, jobs=3)
-    found.times = [search.Timed(fastest.id, {}, 1.0)]
-    chosen = found._next(waiting, known)
+    running = search.Search(POINT, grids.prepare(POINT), search.Journal(env.tuned_root() / "j"), 0.0, jobs=3)
+    running.times = [search.Timed(fastest.id, {}, 1.0)]
+    chosen = running._next(waiting, known)
     assert len(chosen) == 6 and waiting[0] in chosen
     assert any(search._knobs_apart(v, fastest) == 1 for v in chosen)
-    assert [v.id for v in found._next([], known)] == []
+    assert [v.id for v in running._next([], known)] == []
 
 
 def test_a_kernel_that_hangs_ends_the_process_and_says_what_to_do(monkeypatch, caplog) -> None:
@@ -302,8 +302,8 @@ def test_sizes_name_points() -> None:
     for wrong in ("t", "t=", "=1", "t=1//2", "t=-1", "t=1.5"):
         with pytest.raises(InvalidArgumentError, match="name=integer"):
             sizes_of([wrong])
-    found = search.named_points("sparse_mla", None, {"t": [1, 37], "heads": [16]})
-    assert [point.params for point in found] == [{"t": t, "heads": 16, "pages": 4096} for t in (1, 37)]
+    points = search.named_points("sparse_mla", None, {"t": [1, 37], "heads": [16]})
+    assert [point.params for point in points] == [{"t": t, "heads": 16, "pages": 4096} for t in (1, 37)]
     assert search.named_points("lightning_indexer", None, {"skv": [4096]})[0].form == "prefill"
     [by_dim] = search.named_points("topk_selector", None, {"rows": [2], "stride": [4096]})
     assert by_dim == search.named_points("topk_selector", None, {"rows": [2], "len": [4096]})[0]
@@ -312,11 +312,11 @@ def test_sizes_name_points() -> None:
 
 
 def test_tune_says_what_it_needs() -> None:
-    for args, said in (
+    for args, message in (
         ([], "--grid core"),
         (["--dim", "rows=1", "--grid", "core"], "both"),
         (["--grid", "core", "--point", "rows=12345"], "--point"),
         (["--grid", "core", "--budget", "soon"], "--budget"),
     ):
         result = CliRunner().invoke(app, ["tune", "topk_selector", *args])
-        assert result.exit_code == 2 and said in " ".join(result.output.split()), result.output
+        assert result.exit_code == 2 and message in " ".join(result.output.split()), result.output

@@ -49,14 +49,20 @@ def test_every_page_is_in_the_nav_once_and_every_entry_exists() -> None:
 
 
 def test_the_site_asks_no_other_host_and_fails_on_what_is_broken() -> None:
-    held = settings()
-    assert held["theme"]["font"] is False
+    configuration = settings()
+    assert configuration["theme"]["font"] is False
     assert [
-        path for path in (*held["extra_css"], *held["extra_javascript"]) if not (DOCS / path).is_file()
+        path
+        for path in (*configuration["extra_css"], *configuration["extra_javascript"])
+        if not (DOCS / path).is_file()
     ] == []
     # With --quiet mkdocs counts no warning, and --strict has nothing to fail on.
     built = re.search(r"mkdocs build .*", (ROOT / "Makefile").read_text())[0]
-    assert set(held["validation"].values()) == {"warn"} and "--strict" in built and "--quiet" not in built
+    assert (
+        set(configuration["validation"].values()) == {"warn"}
+        and "--strict" in built
+        and "--quiet" not in built
+    )
     for path in (DOCS / "assets").iterdir():
         assert "://" not in path.read_text(), path.name
 
@@ -100,15 +106,15 @@ ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 
 def run_on(path: Path) -> list[str]:
     """Lists, tables and headings that a paragraph runs into: the site takes them for its words."""
-    found = []
+    lines = []
     for before, line in prose(path):
         comment = before.startswith("<!--")
         lists = ITEM.match(line) and before and not (ITEM.match(before) or before.startswith(" ") or comment)
         tables = line.startswith("|") and before and not (before.startswith("|") or comment)
         after = before.startswith("|") and line and not line.startswith(("|", "<!--"))
         if lists or tables or after or (line.startswith("#") and before and not comment):
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
@@ -137,9 +143,9 @@ def anchors(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_anchors_of_links_exist(path: Path) -> None:
-    found = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", "\n".join(line for _, line in prose(path)))
-    held = [(path.parent / page if page else path, anchor) for page, anchor in found if "://" not in page]
-    assert [anchor for page, anchor in held if page.suffix == ".md" and anchor not in anchors(page)] == []
+    links = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", "\n".join(line for _, line in prose(path)))
+    own = [(path.parent / page if page else path, anchor) for page, anchor in links if "://" not in page]
+    assert [anchor for page, anchor in own if page.suffix == ".md" and anchor not in anchors(page)] == []
 
 
 # What a reader who has never seen the project asks, and where README leads at once.

@@ -61,9 +61,9 @@ def test_a_variable_has_the_name_that_named_gives_it() -> None:
 def test_a_state_within_another_is_handed_on_with_it() -> None:
     first, second = recorder(None), recorder("one")
     s = start(first)
-    said = list(first.statements)
+    statements = list(first.statements)
     role(second, s.handed(second))
-    assert first.statements == said
+    assert first.statements == statements
     assert [v.name for v in second.statements if isinstance(v, Assign)] == [
         "count_of_all",
         "low_left",

@@ -238,11 +238,13 @@ def scale_rows(m, acc, rows, wrong):
 def test_registers_are_the_share_of_a_tile_that_a_product_leaves_a_thread() -> None:
     acc, rows = torch.randn(64, 16), torch.randn(64)
     expected = acc * rows[:, None], torch.exp2(rows)
-    held = {"acc": acc, "rows": rows}
+    tiles = {"acc": acc, "rows": rows}
     arguments = (t.View("acc", None, None), t.View("rows", None, None))
-    threads.run(scale_rows, (*arguments, 4, *AMBIENT), TILE, 128, {"warp": 0}, lambda view: held[view.buffer])
+    threads.run(
+        scale_rows, (*arguments, 4, *AMBIENT), TILE, 128, {"warp": 0}, lambda view: tiles[view.buffer]
+    )
     assert torch.equal(acc, expected[0]) and torch.equal(rows, expected[1])
     with pytest.raises(ScheduleError, match="registers rows of leaf scale_rows.*several"):
         threads.run(
-            scale_rows, (*arguments, 3, *AMBIENT), TILE, 128, {"warp": 0}, lambda view: held[view.buffer]
+            scale_rows, (*arguments, 3, *AMBIENT), TILE, 128, {"warp": 0}, lambda view: tiles[view.buffer]
         )

@@ -65,15 +65,15 @@ def test_a_plateau_of_zeros_is_among_the_largest() -> None:
 def test_the_table_of_what_is_here(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(script, "KINDS", ("ties", "specials"))
     monkeypatch.setattr(script, "apart", script.run)
-    found = tmp_path / "found.json"
+    path = tmp_path / "found.json"
     script.main(
         ["--device", "cpu", "--rows", "4", "--columns", "900", "--k", "64", "--repeat", "2", "--out",
-         str(found)]
+         str(path)]
     )  # fmt: skip
     printed = capsys.readouterr().out
     assert "| dsl_kernels | " in printed and "| 0 of 8 | ascending | the lower | 0, 0 |" in printed
     assert "flashinfer, deterministic is not here: " in printed or "| flashinfer, deterministic |" in printed
-    results = {result["engine"]: result for result in json.loads(found.read_text())["results"]}
+    results = {result["engine"]: result for result in json.loads(path.read_text())["results"]}
     assert set(results) == set(script.ENGINES)
     assert results["dsl_kernels"]["cases"]["specials"]["wrong"] == 0
     assert (

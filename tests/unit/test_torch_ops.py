@@ -59,8 +59,8 @@ def arguments_of(name: str) -> tuple[tuple, dict, dict]:
     return (i["q_nope"], i["q_pe"], i["ckv"], i["indices"]), options, outputs
 
 
-def results(found: torch.Tensor | tuple) -> tuple[torch.Tensor, ...]:
-    return found if isinstance(found, tuple) else (found,)
+def results(returned: torch.Tensor | tuple) -> tuple[torch.Tensor, ...]:
+    return returned if isinstance(returned, tuple) else (returned,)
 
 
 def same(name: str, got: torch.Tensor | tuple, wanted: torch.Tensor | tuple) -> None:

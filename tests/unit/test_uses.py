@@ -659,11 +659,11 @@ def _said(say: Callable[[Recorder], Any]) -> Any:
     ],
 )
 def test_equality_of_values_is_a_comparison_of_the_kernel(compare: Any, op: str, right: Any) -> None:
-    found = compare(t.name("x"), t.name("y"))
-    assert isinstance(found, Expr) and (found.op, found.dtype) == (op, "bool")
-    assert repr(found.args[1]) == repr(right)
-    branch = _said(lambda m: (m.when(found).__enter__(), m.statements)[1])[0]
-    assert isinstance(branch, If) and branch.condition is found
+    comparison = compare(t.name("x"), t.name("y"))
+    assert isinstance(comparison, Expr) and (comparison.op, comparison.dtype) == (op, "bool")
+    assert repr(comparison.args[1]) == repr(right)
+    branch = _said(lambda m: (m.when(comparison).__enter__(), m.statements)[1])[0]
+    assert isinstance(branch, If) and branch.condition is comparison
 
 
 @pytest.mark.parametrize(
@@ -729,8 +729,8 @@ def test_a_refusal_names_the_line_that_does_it(body: Any, what: str, line: str) 
     role = "load" if body is works_beside else "work"
     with pytest.raises(DeclarationError, match=what) as error:
         text(**{role: lambda m: (load(m), body(m)) if role == "load" else body(m)})
-    file, number, said = error.value.where.split(":", 2)
-    assert (file, said.strip()) == ("tests/unit/test_uses.py", line)
+    file, number, statement = error.value.where.split(":", 2)
+    assert (file, statement.strip()) == ("tests/unit/test_uses.py", line)
     assert line in Path(__file__).read_text().splitlines()[int(number) - 1]
 
 

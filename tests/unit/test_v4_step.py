@@ -78,7 +78,7 @@ def ids_by_position(positions: torch.Tensor, pages: torch.Tensor, page: int, wid
 )
 def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str, row_format: str) -> None:
     given = layer(kind, row_format)
-    found = v4.decode(**given, executor="interpreter", lse_base="e")
+    output = v4.decode(**given, executor="interpreter", lse_base="e")
     lens = LENS.view(-1).tolist()
     wanted = torch.stack(
         [
@@ -87,14 +87,14 @@ def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str, row_
             for row, n in enumerate(lens)
         ]
     )  # fmt: skip
-    assert torch.equal(found.indices, wanted)
+    assert torch.equal(output.indices, wanted)
     inputs = {
         "q_rows": given["q"],
         "indices": wanted,
         **split_pages("kv", row_format, given["kv"])[1],
     }
     if kind == "window":
-        assert found.extra_indices is None
+        assert output.extra_indices is None
         extra, page, chosen = given["kv"], WINDOW_PAGE, torch.empty(B * NEXT_N, 0, dtype=torch.int32)
     else:
         extra, page = given["extra_kv"], given["extra_kv"].shape[1]
@@ -122,7 +122,7 @@ def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str, row_
                 for i, r in enumerate(rows)
             ]
         )
-        assert torch.equal(found.extra_indices, chosen)
+        assert torch.equal(output.extra_indices, chosen)
     inputs |= {
         "extra_indices": chosen,
         **{f"extra_{name}": value for name, value in split_pages("extra_kv", row_format, extra)[1].items()},
@@ -131,7 +131,7 @@ def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str, row_
         "lse_scale": math.log(2),
     }
     problem = problems.get("sparse_mla")
-    outputs = {"out": found.out, "lse": found.lse}
+    outputs = {"out": output.out, "lse": output.lse}
     form = row_format.removesuffix("_planar")
     result = problem.compare(form, inputs, outputs, problem.reference(form, inputs))
     assert result.ok, result.failures

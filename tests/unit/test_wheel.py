@@ -158,8 +158,8 @@ def test_an_sdist_has_every_file_of_the_repository(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (sdist,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        found = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    assert not tracked - found, sorted(tracked - found)[:20]
+        members = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    assert not tracked - members, sorted(tracked - members)[:20]
     made = {"PKG-INFO", "setup.cfg"}
-    extra = {name for name in found - tracked if ".egg-info/" not in name} - made
+    extra = {name for name in members - tracked if ".egg-info/" not in name} - made
     assert not extra, sorted(extra)[:20]

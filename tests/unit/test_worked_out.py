@@ -33,13 +33,13 @@ def one_by_one(value: Any) -> Any:
         return NAMES[value.args[0]]
     given = [one_by_one(arg) for arg in value.args]
     if value.op == "~":
-        found = ~torch.as_tensor(given[0])
+        result = ~torch.as_tensor(given[0])
     elif value.op == "to":
-        found = unsigned(given[0]) if value.args[0].dtype == "uint32" else given[0]
+        result = unsigned(given[0]) if value.args[0].dtype == "uint32" else given[0]
     else:
-        found = (OPERATORS.get(value.op) or EVALUATE[value.op])(*given)
-    condition = getattr(found, "dtype", None) is torch.bool
-    return found if condition or value.dtype not in IN_RANGE else IN_RANGE[value.dtype](found)
+        result = (OPERATORS.get(value.op) or EVALUATE[value.op])(*given)
+    condition = getattr(result, "dtype", None) is torch.bool
+    return result if condition or value.dtype not in IN_RANGE else IN_RANGE[value.dtype](result)
 
 
 def drawn(draw: random.Random, depth: int) -> Any:
@@ -65,9 +65,9 @@ def test_late_range_gives_the_number_of_each_operator_in_range(seed: int) -> Non
         value = drawn(draw, draw.randrange(1, 7))
         spelling = Spelling(lambda _: pytest.fail("no memory here"))
         text = spelling.spell(value)
-        found = spelling.function(text)(SimpleNamespace(scope=NAMES))
+        numbers = spelling.function(text)(SimpleNamespace(scope=NAMES))
         wanted = one_by_one(value)
-        assert torch.equal(torch.as_tensor(found), torch.as_tensor(wanted)), (text, found, wanted)
+        assert torch.equal(torch.as_tensor(numbers), torch.as_tensor(wanted)), (text, numbers, wanted)
 
 
 def test_a_product_of_products_is_brought_into_range_before_it_leaves_64_bits() -> None:
@@ -76,8 +76,8 @@ def test_a_product_of_products_is_brought_into_range_before_it_leaves_64_bits() 
         product = Expr("*", (product, name("c")), "int32")
     value = Expr("+", (product, name("a")), "int32")
     spelling = Spelling(lambda _: pytest.fail("no memory here"))
-    found = spelling.function(spelling.spell(value))(SimpleNamespace(scope=NAMES))
-    assert torch.equal(found, one_by_one(value))
+    numbers = spelling.function(spelling.spell(value))(SimpleNamespace(scope=NAMES))
+    assert torch.equal(numbers, one_by_one(value))
 
 
 def test_a_body_may_call_a_function_of_each_thread_s_own_values() -> None:

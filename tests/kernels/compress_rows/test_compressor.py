@@ -99,9 +99,9 @@ def test_rows_are_stored_where_attention_and_the_indexer_read_them() -> None:
     flat = torch.full((6, 33 * 576), 7, dtype=torch.uint8)
     cache = flat.as_strided((6, 32, 1, 584), (33 * 576, 584, 584, 1))
     compressor.store(part, cache, table)
-    held = unpack_v4_pages(cache)
+    unpacked = unpack_v4_pages(cache)
     for number in (37, 63, 64, 89):
-        got, wanted = held[table[number // 32], number % 32], result.rows[number].float()
+        got, wanted = unpacked[table[number // 32], number % 32], result.rows[number].float()
         assert float((got - wanted).norm() / wanted.norm()) < 0.04
         assert torch.equal(got[448:], wanted[448:].to(torch.bfloat16).float())
     assert bool((flat[5] == 7).all()) and bool((flat[0, : 5 * 576] == 7).all())

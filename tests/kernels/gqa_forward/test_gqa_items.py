@@ -72,8 +72,8 @@ def _base() -> variants.Variant:
 
 def _measuring(changed: dict[str, object], folder: Path) -> variants.Variant:
     emit([instance_of(_base(), **changed)], folder)
-    (found,) = variants.in_folder(folder)
-    return found
+    (variant,) = variants.in_folder(folder)
+    return variant
 
 
 @pytest.mark.parametrize(("changed", "right"), MEASURED, ids=str)

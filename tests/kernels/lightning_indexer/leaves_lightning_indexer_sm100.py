@@ -37,8 +37,8 @@ def load_weights(p: Probe) -> None:
 
 @case(text.load_scale, apart=(None, 32))
 def load_scale(p: Probe, apart: int | None) -> None:
-    held = 128 if apart is None else 8 * apart
-    p.call(_own(p, "scale", None), p.shared("key_scales", (held,), p.normal(held), slot=True), apart)
+    size = 128 if apart is None else 8 * apart
+    p.call(_own(p, "scale", None), p.shared("key_scales", (size,), p.normal(size), slot=True), apart)
 
 
 @case(text.load_block_scale)
@@ -55,9 +55,9 @@ def load_lengths(p: Probe) -> None:
 
 @case(text.load_windows)
 def load_windows(p: Probe) -> None:
-    held = (_integers(p, text, None, 4) for text in ("begin", "size"))
+    windows = (_integers(p, text, None, 4) for text in ("begin", "size"))
     sizes = (p.dim("row", 19), p.dim("s", 21), p.dim("skv", 300), p.dim("skip_below", 40))
-    p.call(*held, *_windows(p), *sizes)
+    p.call(*windows, *_windows(p), *sizes)
 
 
 @case(indexer.read_scores, count=(24, 32))

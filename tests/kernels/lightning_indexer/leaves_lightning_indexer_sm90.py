@@ -89,9 +89,9 @@ def store_maxima(p: Probe, length: int) -> None:
 
 @case(text.read_windows, each=(2, 4))
 def read_windows(p: Probe, each: int) -> None:
-    held = (_integers(p, text, None) for text in ("begin", "size"))
+    windows = (_integers(p, text, None) for text in ("begin", "size"))
     sizes = (p.dim("s", 21), p.dim("skv", 300), p.dim("skip_below", 40))
-    p.call(*held, *_windows(p), p.dim("row", 20 - each // 2), each, *sizes)
+    p.call(*windows, *_windows(p), p.dim("row", 20 - each // 2), each, *sizes)
 
 
 @case(text.store_window, each=(2, 4), compressed=(None, 0, 1))

@@ -41,8 +41,8 @@ def test_maxima_come_beside_the_scores_that_other_kernels_write() -> None:
     assert kind_that_served() == "blocks" and scores.shape == plain.shape
     there = valid(inputs, plain)
     assert torch.equal(scores[there], plain[there])
-    held = torch.where(there, plain, -torch.inf)
-    most = torch.nn.functional.pad(held, (0, 64), value=-torch.inf).view(2, 3, -1, 8).amax(dim=-1)
+    masked = torch.where(there, plain, -torch.inf)
+    most = torch.nn.functional.pad(masked, (0, 64), value=-torch.inf).view(2, 3, -1, 8).amax(dim=-1)
     assert torch.equal(maxima, torch.where(most == -torch.inf, 7.0, most))
 
 
@@ -111,8 +111,8 @@ def test_two_levels_choose_among_the_keys_of_the_best_blocks() -> None:
     first, second = (PROBLEM.reference("decode", i)["logits"] for i in (inputs, later))
     for row, length in enumerate(lens.tolist()):
         own, other = first.flatten(0, 1)[row, :length], second.flatten(0, 1)[row, :length]
-        held = torch.nn.functional.pad(own, (0, -length % 8), value=-torch.inf).view(-1, 8).amax(dim=1)
-        chosen = held.topk(min(best, len(held))).indices.sort().values
+        of_blocks = torch.nn.functional.pad(own, (0, -length % 8), value=-torch.inf).view(-1, 8).amax(dim=1)
+        chosen = of_blocks.topk(min(best, len(of_blocks))).indices.sort().values
         among = torch.zeros(length, dtype=torch.bool)
         for block in chosen.tolist():
             among[block * 8 : block * 8 + 8] = True

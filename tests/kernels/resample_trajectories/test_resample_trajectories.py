@@ -16,8 +16,8 @@ VARIANTS = [v.id for v in variants.variants("resample_trajectories", arch="sm_90
 def drawn(**sizes: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     params = {"b": 2, "n": 90, "m": 150, "d": 16, "targets": "hostile", "rows": "specials", **sizes}
     workload = Workload("drawn", "tiny", "default", params)
-    found = problems.get("resample_trajectories").make(workload, torch.Generator().manual_seed(7))
-    return found["data"], found["src_times"], found["tgt_times"]
+    inputs = problems.get("resample_trajectories").make(workload, torch.Generator().manual_seed(7))
+    return inputs["data"], inputs["src_times"], inputs["tgt_times"]
 
 
 def bits(rows: torch.Tensor) -> torch.Tensor:

@@ -34,11 +34,11 @@ def test_ctas_that_wait_for_each_other_all_fit(variant: variants.Variant, gpu) -
     words, _ = words_of(schedule, "inboxes")
     for t in (*range(1, 70), 128, 300):
         sizes = {"t": t, "topk": 2048, "heads": attended_heads(variant.knobs)}
-        found = {**sizes, **launch(SimpleNamespace(**variant.knobs), sizes, gpu).dims}
-        x, y, z = (size_at(extent, found) for extent in schedule.grid)
-        if size_at(schedule.resident, found):
+        dims = {**sizes, **launch(SimpleNamespace(**variant.knobs), sizes, gpu).dims}
+        x, y, z = (size_at(extent, dims) for extent in schedule.grid)
+        if size_at(schedule.resident, dims):
             assert x * y * z <= gpu.sms * schedule.ctas_per_sm
-            assert found["inbox_words"] == x * y * z * words
+            assert dims["inbox_words"] == x * y * z * words
         else:
             assert z == 1
 
@@ -106,13 +106,13 @@ def _call(t: int, splits: int, executor: str, workspace: ops.Workspace) -> tuple
 @pytest.mark.compile
 @pytest.mark.parametrize("executor", ["interpreter", "emulator"])
 def test_calls_of_other_shapes_leave_a_workspace_as_they_found_it(executor: str) -> None:
-    workspace, found = ops.Workspace(), {}
+    workspace, results = ops.Workspace(), {}
     for t, splits in ((1, 8), (3, 4), (2, 2), (1, 16), (3, 4), (1, 8)):
         result = _call(t, splits, executor, workspace)
-        before = found.setdefault((t, splits), result)
+        before = results.setdefault((t, splits), result)
         assert all(map(torch.equal, result, before))
-        (held,) = (buffer for (name, _), buffer in workspace._buffers.items() if name == "inboxes")
-        assert not held.any()
+        (inboxes,) = (buffer for (name, _), buffer in workspace._buffers.items() if name == "inboxes")
+        assert not inboxes.any()
 
 
 def test_parts_that_share_out_no_rows_evenly_are_refused() -> None:

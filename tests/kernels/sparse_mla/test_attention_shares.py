@@ -106,14 +106,14 @@ def test_a_deal_covers_all_tiles_within_its_scratch(kv: str, heads: int, t: int)
             continue
         knobs = SimpleNamespace(heads=heads, kv=kv, tile=64, stages=2, cluster=1, slices=1, block=64)
         for topk in (64, 192, 2048):
-            found, blocks = launch(knobs, {"t": t, "topk": topk}, gpu), heads // 64
+            plan, blocks = launch(knobs, {"t": t, "topk": topk}, gpu), heads // 64
             units = _units(vars(knobs), topk // 64)
-            ctas, splits = found.ctas, found.splits
+            ctas, splits = plan.ctas, plan.splits
             even = ctas == t * splits
             share = -(-units // splits) if even else -(-t * units // ctas)
             share = -(-t // ctas) * units if splits == 1 else share
             span = share * splits if even else units
-            assert found.counters == t * blocks and ctas * share >= t * span
+            assert plan.counters == t * blocks and ctas * share >= t * span
             parts = [(row * span + units - 1) // share - row * span // share + 1 for row in range(t)]
             assert max(parts) <= splits
 

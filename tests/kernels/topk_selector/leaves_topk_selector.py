@@ -200,9 +200,9 @@ def _entries(p: Probe, count: int, warps: int, words: int) -> torch.Tensor:
     place = p.integers(0, warps, count) << lists.OFFSET_BITS | p.integers(0, 32 * words, count)
     place = torch.unique(place)[torch.randperm(len(torch.unique(place)), generator=p.generator)]
     keys = _some_keys(p, len(place)) // 1000 * 1000
-    found = torch.zeros(count, dtype=torch.int64)
-    found[: len(place)] = keys << 32 | ~place.long() & ALL
-    return found
+    entries = torch.zeros(count, dtype=torch.int64)
+    entries[: len(place)] = keys << 32 | ~place.long() & ALL
+    return entries
 
 
 @case(row.count_listed)
@@ -229,8 +229,8 @@ def read_bounded(p: Probe, lower: int) -> None:
 @case(lists.key_entries, total=(1, 300))
 def key_entries(p: Probe, total: int) -> None:
     p.threads = THREADS
-    found = _bits_of(p, 512) << 32 | p.integers(0, 1 << 31, 512, dtype=torch.int64)
-    entries = p.shared("entries", (512,), found, dtype="int64", out=True)
+    drawn = _bits_of(p, 512) << 32 | p.integers(0, 1 << 31, 512, dtype=torch.int64)
+    entries = p.shared("entries", (512,), drawn, dtype="int64", out=True)
     p.call(entries, p.dim("total", total), _counters(p, [total, 0, 0, 0]))
 
 

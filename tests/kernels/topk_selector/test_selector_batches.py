@@ -26,12 +26,12 @@ LONGEST = 100_000
 
 
 def cases() -> list[tuple[Variant, int]]:
-    found = []
+    pairs = []
     for variant in variants.variants("topk_selector", arch="sm_90a"):
         knobs = variant.knobs
-        held = knobs["group"] * knobs["threads"] * knobs["keep"]
-        found += [(variant, length) for length in (held + 77, 3 * held + 77) if length <= LONGEST]
-    return found
+        capacity = knobs["group"] * knobs["threads"] * knobs["keep"]
+        pairs += [(variant, length) for length in (capacity + 77, 3 * capacity + 77) if length <= LONGEST]
+    return pairs
 
 
 @pytest.mark.parametrize("variant, length", cases(), ids=lambda value: getattr(value, "id", value))
@@ -51,8 +51,8 @@ KINDS = (
 
 def long_row(variant: Variant) -> int:
     """Columns of a row of which a variant takes a sample: the last of its CTAs has few of them, or none."""
-    held = int(variant.knobs["group"] * variant.knobs["threads"] * variant.knobs["keep"])
-    return 21011 if held < 21011 else held + 4627
+    capacity = int(variant.knobs["group"] * variant.knobs["threads"] * variant.knobs["keep"])
+    return 21011 if capacity < 21011 else capacity + 4627
 
 
 def sampled_rows(kind: str, variant: Variant) -> Workload:
@@ -85,14 +85,14 @@ def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Counts the batches of a row that are marked from the histogram."""
-    found, meaning = [], leaf.collect.text
+    calls, meaning = [], leaf.collect.text
 
     def counted(*arguments: object) -> object:
-        found.append(1)
+        calls.append(1)
         return meaning(*arguments)
 
     object.__setattr__(leaf.collect, "text", counted)
-    yield found
+    yield calls
     object.__setattr__(leaf.collect, "text", meaning)
 
 
