@@ -19,7 +19,7 @@ from ..errors import InvalidArgumentError, UnknownNameError, did_you_mean
 from ..variants import Variant
 
 if TYPE_CHECKING:
-    from ..timing.grids import Point
+    from dsl_kernels_lab.timing.grids import Point
 
 Op = Annotated[str | None, typer.Option(help="Only this operation.")]
 Backend = Annotated[str | None, typer.Option(help="Only this backend.")]
@@ -285,7 +285,7 @@ def points_of(op: str, form: str | None, grid: str | None, point: str, dim: Iter
     Raises:
         InvalidArgumentError: both sizes and a grid, or neither.
     """
-    from ..timing import grids, search
+    from dsl_kernels_lab.timing import grids, search
 
     dim = list(dim)
     if dim and grid is None and not point:

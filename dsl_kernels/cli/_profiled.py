@@ -9,9 +9,10 @@ from typing import Any
 
 import typer
 
-from .. import profile
+from dsl_kernels_lab import profile
+from dsl_kernels_lab.profile import metrics
+
 from ..errors import ArtifactError
-from ..profile import metrics
 from . import _output as out
 
 
@@ -42,7 +43,7 @@ def regions(path: Path) -> profile.Regions | None:
 
 
 def workload(op: str, dim: list[str] | None, variant: str | None, form: str | None) -> profile.Workload:
-    from ..profile import targets
+    from dsl_kernels_lab.profile import targets
 
     return targets.workload(op, out.dims_of(dim or []), form=form, variant=variant or "")
 

@@ -11,7 +11,7 @@ import typer
 from . import _output as out
 
 if TYPE_CHECKING:
-    from ..timing.recording import Outcome
+    from dsl_kernels_lab.timing.recording import Outcome
 
 
 def record(op: str | None, point: str, limit: float, output: Path | None, again: bool, as_json: bool) -> None:
@@ -23,7 +23,7 @@ def record(op: str | None, point: str, limit: float, output: Path | None, again:
     """
     from dataclasses import asdict
 
-    from ..timing import bench, recording, results
+    from dsl_kernels_lab.timing import bench, recording, results
 
     gpu = bench.require_gpu()
     root = bench.checkout() or Path()

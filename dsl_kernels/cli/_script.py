@@ -91,11 +91,12 @@ def explain_variant(
     folder: Path,
 ) -> None:
     """Write a page that explains the first finding of each workload on which the variant fails."""
+    from dsl_kernels_lab.verification import trial
+
     from ..emulator import Interleaving, Report, explain
     from ..emulator.explain_page import html
     from ..executors import Emulator
     from ..runtime import bundle, store
-    from ..verification import trial
 
     artifact, code = store.fetch(variant, bundle.PTX)
     for workload, launch in workloads:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dsl_kernels_lab.profile import recorded
+
 from .. import variants
 from ..arch import GPUS, get_arch
 from ..errors import DslKernelError, InvalidArgumentError, MissingArtifactError
-from ..profile import recorded
 from . import _output as out
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ TELLING = (
 
 def _record(variant: variants.Variant) -> dict[str, Any]:
     """Everything that is known about a variant."""
+    from dsl_kernels_lab.verification import runs
+
     from ..runtime import artifact, store
-    from ..verification import runs
 
     folder, problem = None, ""
     try:

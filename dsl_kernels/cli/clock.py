@@ -104,7 +104,7 @@ def predict(
 
 
 def _write_timeline(path: Path, variant: str, walked: Sm, call: Call) -> None:
-    from ..profile import timeline as lines
+    from dsl_kernels_lab.profile import timeline as lines
 
     mhz = walked.rates.clock_mhz
     tasks = sorted(walked.tasks, key=lambda task: task.cta)

@@ -81,10 +81,11 @@ def emulate(
             got="neither" if name is None else "both",
             fix="give one",
         )
+    from dsl_kernels_lab.verification import reach, trial
+
     from ..emulator import Coverage
     from ..emulator import interleavings as sequence
     from ..runtime import bundle, store
-    from ..verification import reach, trial
 
     variant = out.variant(name)
     chosen = _workloads(variant, workload)
@@ -148,8 +149,9 @@ def emulate(
 
 def _workloads(variant: Variant, name: str | None) -> list[tuple[Workload, dict[str, int]]]:
     """The workloads to run, each with the launch dims to fix."""
+    from dsl_kernels_lab.verification import reach, trial
+
     from .. import problems
-    from ..verification import reach, trial
 
     if name is None:
         return reach.workloads(variant)
@@ -171,9 +173,10 @@ def _attempt(
     variant: Variant, workload: Workload, launch: dict[str, int], interleaving: Interleaving, example: Any
 ) -> tuple[dict[str, Any], Coverage]:
     """One run and what it reached. Findings and wrong results are failures; the interleaving replays them."""
+    from dsl_kernels_lab.verification import trial
+
     from ..emulator import Coverage, EmulatorError
     from ..executors import Emulator
-    from ..verification import trial
 
     executor = Emulator(interleaving)
     row: dict[str, Any] = {

@@ -16,10 +16,11 @@ from typing import Any
 
 import typer
 
+from dsl_kernels_lab.profile import collect as profiler
+
 from .. import __version__, env, measured, problems, variants
 from ..arch import GpuSpec, gpu_row
 from ..errors import DslKernelError
-from ..profile import collect as profiler
 from . import _output as out
 from ._machine import gpus
 
@@ -125,8 +126,9 @@ def _environment() -> Iterator[dict[str, str]]:
 
 
 def _packages() -> Iterator[dict[str, str]]:
+    from dsl_kernels_lab.timing.bench import version
+
     from .. import backends
-    from ..timing.bench import version
 
     for name, needed, purpose, fix in PACKAGES:
         installed = version(name)
@@ -222,7 +224,7 @@ def _toolchain(needed: bool) -> Iterator[dict[str, str]]:
 
 
 def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    from ..timing.bench import driver_version, version
+    from dsl_kernels_lab.timing.bench import driver_version, version
 
     if not found:
         yield _row(

@@ -16,10 +16,11 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import profile
+from dsl_kernels_lab import profile
+from dsl_kernels_lab.profile import collect as collector
+from dsl_kernels_lab.profile import metrics
+
 from ..errors import InvalidArgumentError, UnknownNameError, did_you_mean
-from ..profile import collect as collector
-from ..profile import metrics
 from . import _output as out
 from . import _profiled as shared
 from ._machine import gpus
@@ -73,13 +74,14 @@ def target(
     Those launches are between profiler start and stop. With --apart, which `profile collect` passes, a
     profiler can replay kernels whose CTAs wait for one another, on a GPU that does nothing else.
     """
+    from dsl_kernels_lab.timing.bench import require_gpu
+
     from ..runtime.launch import loaded_apart
-    from ..timing.bench import require_gpu
 
     require_gpu()
     import torch
 
-    from ..profile import targets
+    from dsl_kernels_lab.profile import targets
 
     with torch.inference_mode(), loaded_apart() if apart else nullcontext():
         launched = targets.target(op, out.dims_of(dim or []), variant, form=form, seed=seed)
@@ -92,12 +94,12 @@ def kernels(
     op: Op, dim: out.Dims = None, variant: Impl = None, form: Form = None, as_json: out.Json = False
 ) -> None:
     """The kernels that one call launches, with their times from tracing; needs a GPU but no counters."""
-    from ..timing.bench import require_gpu
+    from dsl_kernels_lab.timing.bench import require_gpu
 
     require_gpu()
     import torch
 
-    from ..profile import targets
+    from dsl_kernels_lab.profile import targets
 
     with torch.inference_mode():
         launched = targets.target(op, out.dims_of(dim or []), variant, form=form)
@@ -270,9 +272,10 @@ def data(
     as_json: out.Json = False,
 ) -> None:
     """What ids ask of memory: valid share, reuse, runs, pages, order. Counted, so no GPU is needed."""
+    from dsl_kernels_lab.profile import data as counted
+
     from ..arch import GPUS
     from ..arguments import require_known
-    from ..profile import data as counted
 
     require_known("--gpu", gpu, GPUS, "GPU")
     ids = counted.describe_ids(counted.read_ids(path, tensor), page, row_bytes)
@@ -381,7 +384,8 @@ def regions(
     The variant is rendered and compiled with probes, which read the clock at the end of each region. In the
     emulator the clock counts instructions.
     """
-    from ..profile import regions as probed
+    from dsl_kernels_lab.profile import regions as probed
+
     from ..tile.lang import COARSE, SUMS
 
     with out.error_console().status("running"):
@@ -422,7 +426,8 @@ def timeline(
     Products run concurrently with the warps. The tensor core's row is derived: each product lasts from its
     issue until a warp knows that it is done.
     """
-    from ..profile import timeline as lines
+    from dsl_kernels_lab.profile import timeline as lines
+
     from ..tile.lang import TRACE
 
     with out.error_console().status("running"):
@@ -445,11 +450,11 @@ def calibrate(
     as_json: out.Json = False,
 ) -> None:
     """Measure what this GPU's memory sustains and record it: the ceilings that diagnoses refer to."""
-    from ..timing.bench import require_gpu
+    from dsl_kernels_lab.timing.bench import require_gpu
 
     require_gpu()
-    from ..timing import calibrate
-    from ..timing.ceilings import path_of
+    from dsl_kernels_lab.timing import calibrate
+    from dsl_kernels_lab.timing.ceilings import path_of
 
     with out.progress(as_json) as bar:
         total = len(calibrate.ROW_BYTES) * len(calibrate.FOOTPRINTS) * len(calibrate.ORDERS)
@@ -501,11 +506,12 @@ def _run_with_probes(
     """Run an operation's selected variant, or a given variant, with probes."""
     import torch
 
+    from dsl_kernels_lab.profile import regions as probed
+    from dsl_kernels_lab.verification import trial
+
     from .. import problems
     from ..arch import get_arch
     from ..executors import gpu_at_hand
-    from ..profile import regions as probed
-    from ..verification import trial
 
     executor = executor or ("cuda" if torch.cuda.is_available() else "emulator")
     tier = "real" if executor == "cuda" else "tiny"
@@ -550,7 +556,7 @@ def _looked_at(
                 "--program", expected="a command line", got=str(error), fix="close its quotes"
             ) from None
         return argv, re.sub(r"\W+", "_", Path(argv[0]).stem if argv else "program")
-    from ..profile import targets
+    from dsl_kernels_lab.profile import targets
 
     dims = out.dims_of(dim or [])
     targets.require_target(op, dims, variant, form=form)

@@ -17,9 +17,10 @@ from . import _record
 from ._machine import compile_missing, device_name, executor_of, tile_threads
 
 if TYPE_CHECKING:
+    from dsl_kernels_lab.timing.grids import Point
+
     from ..dsa.steps import StepInputs, StepSize
     from ..problems.base import Comparison
-    from ..timing.grids import Point
 
 app = typer.Typer()
 
@@ -177,7 +178,7 @@ def _size(kind: str, name: str | None, fields: dict[str, Any], workload: Path | 
 
 def _timed(inputs: StepInputs, size: StepSize, seed: int, from_file: bool) -> dict[str, Any]:
     """Times under a CUDA graph, over inputs that rotate past the L2 or over those of the workload file."""
-    from ..timing import measure
+    from dsl_kernels_lab.timing import measure
 
     sets = [inputs] if from_file else measure.step_sets(size, seed)
     return measure.time_step(sets)
@@ -325,8 +326,9 @@ def bench(
             got=" ".join([*(what or []), *(["--tune --regret"] if tune and regret else [])]),
             fix="name one or none; files of records go with --report",
         )
+    from dsl_kernels_lab.timing import bench as timing
+
     from .. import problems
-    from ..timing import bench as timing
 
     op = what[0] if what else None
     if op is not None:
@@ -342,7 +344,8 @@ def bench(
     gpu = timing.require_gpu()
     import torch
 
-    from ..timing import grids
+    from dsl_kernels_lab.timing import grids
+    from dsl_kernels_lab.timing import report as pages
 
     points = [
         at
@@ -393,7 +396,7 @@ def bench(
             # An interrupted run keeps what it has tuned so far.
             entries = [entry for _, entry in first.values()]
             path = grids.write_tuned(gpu, entries, records.environment) if entries else None
-    summary = grids.regrets(records.rows) if regret else []
+    summary = pages.regrets(records.rows) if regret else []
     counts = {"points": len(points), "skipped": len(points) - len(left), "left_out": len(left) - begun}
     if as_json:
         out.print_json(
@@ -452,7 +455,7 @@ def _refuse_beside_record(what: list[str] | None, *others: object) -> None:
 
 def _report(files: list[Path], page: Path | None) -> None:
     """Write a page of records, or print it as Markdown without its pictures."""
-    from ..timing import report
+    from dsl_kernels_lab.timing import report
 
     made = report.page(report.read(files))
     if page is None:
@@ -484,7 +487,7 @@ def _time_point(
     at: Point, asked: _Asked, failed: list[str]
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """The record of a point and its tuned entry when tuning; its tensors are freed on return."""
-    from ..timing import grids
+    from dsl_kernels_lab.timing import grids
 
     fixture = grids.prepare(at, asked.seed)
     if asked.regret:
@@ -505,7 +508,7 @@ def _print_bench(
     path: Path | None,
     regrets: list[dict[str, Any]],
 ) -> None:
-    from ..timing import grids
+    from dsl_kernels_lab.timing import grids
 
     console = out.console()
     for name in dict.fromkeys(record["op"] for record in records):
@@ -550,7 +553,7 @@ def _print_regret(op: str, gpu: str, records: list[dict[str, Any]]) -> None:
 
 
 def _print_records(op: str, gpu: str, records: list[dict[str, Any]]) -> None:
-    from ..timing import grids
+    from dsl_kernels_lab.timing import grids
 
     rows = []
     for record in records:

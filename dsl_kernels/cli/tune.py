@@ -12,7 +12,7 @@ from ..errors import DslKernelError, InvalidArgumentError, LaunchError
 from . import _output as out
 
 if TYPE_CHECKING:
-    from ..timing.search import Search
+    from dsl_kernels_lab.timing.search import Search
 
 app = typer.Typer()
 
@@ -51,7 +51,7 @@ def tune(
     points = out.points_of(op, form, grid, point, dim or [])
     if not points:
         raise out.no_points(grid, point)
-    from ..timing import bench, grids, search
+    from dsl_kernels_lab.timing import bench, grids, search
 
     gpu = bench.require_gpu()
     root = search.user_folder()
@@ -96,8 +96,9 @@ def _search(point: Search, level: int, bar: Any, task: Any) -> tuple[dict[str, A
 
     They are None if nothing could be timed.
     """
+    from dsl_kernels_lab.timing import grids, search
+
     from .. import registry
-    from ..timing import grids, search
 
     def show(name: str) -> None:
         best = min((timed.us for timed in point.times), default=None)

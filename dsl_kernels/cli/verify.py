@@ -56,7 +56,7 @@ def verify(
     record: Annotated[
         bool,
         typer.Option(
-            "--record", help="Record in dsl_kernels/verification/runs.json where each variant matched."
+            "--record", help="Record in dsl_kernels_lab/verification/runs.json where each variant matched."
         ),
     ] = False,
     as_json: out.Json = False,
@@ -66,7 +66,7 @@ def verify(
     for part in tiers:
         require_known("--tier", part, TIERS, "tier")
     filters = out.narrowed(op, backend, arch)
-    from ..verification import runs
+    from dsl_kernels_lab.verification import runs
 
     name, device, _ = executor_of(executor)
     chosen = [out.variant(item) for item in names] if names else list(variants.variants(**filters))
@@ -146,8 +146,9 @@ def _verify(
     variant: variants.Variant, executor: str, device: str, tiers: list[str], repeats: int, seed: int
 ) -> list[Result]:
     """Compare every workload that the variant takes; repeats must give the same bits each time."""
+    from dsl_kernels_lab.verification import trial
+
     from .. import executors
-    from ..verification import trial
 
     runner: Any = executors.get(executor)
     launcher = runner.prepare(variant)

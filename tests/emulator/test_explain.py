@@ -180,7 +180,7 @@ def test_a_variants_finding_is_explained(tmp_path, monkeypatch):
     from dsl_kernels import variants
     from dsl_kernels.cli import _script
     from dsl_kernels.cli import emulate as command
-    from dsl_kernels.verification import trial
+    from dsl_kernels_lab.verification import trial
 
     class Broken(executors.Emulator):
         def __init__(self, *args, **kwargs):

@@ -17,7 +17,7 @@ from dsl_kernels.clock.work import work_of
 from dsl_kernels.errors import InvalidArgumentError, ScheduleError
 from dsl_kernels.kernels.lightning_indexer.program import decode
 from dsl_kernels.tile import text as t
-from dsl_kernels.verification.reach import attended_heads
+from dsl_kernels_lab.verification.reach import attended_heads
 
 DIMS = {
     "bf16": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512,
