@@ -204,7 +204,7 @@ def correct(folder: Folder, name: str, executor: str) -> None:
     import typer
 
     from dsl_kernels.cli._machine import device_name
-    from dsl_kernels.cli.verify import verify
+    from dsl_kernels_lab.cli.verify import verify
     from dsl_kernels_lab.verification import runs
 
     text = io.StringIO()

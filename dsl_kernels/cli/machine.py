@@ -16,11 +16,10 @@ from typing import Any
 
 import typer
 
-from dsl_kernels_lab.profile import collect as profiler
-
 from .. import __version__, env, measured, problems, variants
 from ..arch import GpuSpec, gpu_row
 from ..errors import DslKernelError
+from . import _laboratory as laboratory
 from . import _output as out
 from ._machine import gpus
 
@@ -96,9 +95,19 @@ def _checks() -> Iterator[dict[str, str]]:
     yield from generated
     yield from _toolchain(needed=compiled < total and not _no_jit())
     yield from _gpu(visible)
-    yield from profiler.doctor(gpu=bool(visible))
+    yield from _laboratory(gpu=bool(visible))
     yield from _bundle(present)
     yield from _cache(compiled, total, needed)
+
+
+def _laboratory(gpu: bool) -> Iterator[dict[str, str]]:
+    found = laboratory.packages()
+    missing = laboratory.missing(laboratory.DISTRIBUTION)
+    what = f"{missing.got} (for {', '.join(laboratory.COMMANDS)})"
+    named = ", ".join(package.__name__.partition(".")[0] for package in found)
+    yield _row(laboratory.DISTRIBUTION, OK if found else NOTE, named or what, missing.fix)
+    if (profiler := laboratory.offered("profiler")) is not None:
+        yield from profiler.doctor(gpu=gpu)
 
 
 def _no_jit() -> bool:
@@ -126,9 +135,8 @@ def _environment() -> Iterator[dict[str, str]]:
 
 
 def _packages() -> Iterator[dict[str, str]]:
-    from dsl_kernels_lab.timing.bench import version
-
     from .. import backends
+    from ..runtime.toolkit import version
 
     for name, needed, purpose, fix in PACKAGES:
         installed = version(name)
@@ -224,7 +232,7 @@ def _toolchain(needed: bool) -> Iterator[dict[str, str]]:
 
 
 def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    from dsl_kernels_lab.timing.bench import driver_version, version
+    from ..runtime.toolkit import driver_version, version
 
     if not found:
         yield _row(

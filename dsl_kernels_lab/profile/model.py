@@ -363,6 +363,6 @@ def _adapter(kind: type) -> Any:
             "pydantic",
             expected="the package that checks records",
             got=str(error),
-            fix="`pip install 'dsl-kernels[profile]'`",
+            fix="`pip install 'dsl-kernels-lab[profile]'`",
         ) from None
     return TypeAdapter(kind)

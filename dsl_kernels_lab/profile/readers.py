@@ -456,7 +456,7 @@ def _json(text: str, where: str) -> list[KernelReport]:
 
 def _binary(path: Path) -> list[KernelReport]:
     """A report through NVIDIA's package, which must not be older than the Nsight Compute that wrote it."""
-    fix = "`pip install 'dsl-kernels[profile]'`, or read its CSV: `ncu --import REPORT --page raw --csv`"
+    fix = "`pip install 'dsl-kernels-lab[profile]'`, or read its CSV: `ncu --import REPORT --page raw --csv`"
     try:
         import ncu_report
     except ImportError as error:

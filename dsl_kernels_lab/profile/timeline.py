@@ -197,7 +197,7 @@ def draw(line: Timeline, path: Path, cta: int = 0) -> None:
             "matplotlib",
             expected="the package that draws",
             got=str(error),
-            fix="`pip install 'dsl-kernels[profile]'`",
+            fix="`pip install 'dsl-kernels-lab[profile]'`",
         ) from None
     rows = of_cta(line, cta)
     if not rows:

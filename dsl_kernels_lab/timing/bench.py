@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from dsl_kernels.arguments import as_json, checked, require_range
 from dsl_kernels.errors import CacheError, ExecutorUnavailableError, InvalidArgumentError
+from dsl_kernels.runtime.toolkit import driver_version, version
 
 ROTATION_BYTES = 200 << 20
 MAX_TURNS = 64
@@ -392,15 +392,6 @@ def command(argv: list[str]) -> str:
     return " ".join([start, *(Path(arg).name if arg.startswith("/") else arg for arg in argv[1:])])
 
 
-@checked
-def version(package: str) -> str | None:
-    """The installed version of a package, without importing it; None where it is not installed."""
-    try:
-        return metadata.version(package)
-    except (metadata.PackageNotFoundError, ValueError):
-        return None
-
-
 def checkout() -> Path | None:
     """The root of the source tree that this package runs from; None when it is installed."""
     root = Path(__file__).resolve().parents[2]
@@ -418,12 +409,6 @@ def commit() -> str | None:
         return None
     changed = _output(*git, "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
     return f"{head}+" if changed else head
-
-
-def driver_version() -> str | None:
-    """The version of the NVIDIA driver; None where nvidia-smi does not answer."""
-    text = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return text.splitlines()[0] if text else None
 
 
 def _output(*command: str) -> str | None:

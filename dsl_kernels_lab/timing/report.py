@@ -479,7 +479,7 @@ def _pictures(op: str, form: str, records: Sequence[Record]) -> list[Any]:
         measured = [record for record in records if record.get("ratio")]
         figure, panels = _figures.panels(len(axes) + bool(measured), f"{op} {form}", dict(records[0]))
     except (ToolchainError, ImportError):
-        return [("text", "No pictures: they need matplotlib (`pip install 'dsl-kernels[profile]'`).")]
+        return [("text", "No pictures: they need matplotlib (`pip install 'dsl-kernels-lab[profile]'`).")]
     for axis, size in zip(panels, axes, strict=False):
         _figures.lines(axis, _curves(records, size, lambda r: float(r["us"])), size, "us")
     if measured:

@@ -166,7 +166,7 @@ def read(path: Path) -> Results | None:
             "pydantic",
             expected="the package that checks results",
             got=str(error),
-            fix="`pip install 'dsl-kernels[profile]'`",
+            fix="`pip install 'dsl-kernels-lab[profile]'`",
         ) from None
     fix = "restore it, or delete it and record it again with `bench --record`"
     try:

@@ -595,8 +595,8 @@ def test_running_a_case_without_a_gpu_says_why_not():
 
 
 def test_the_time_of_a_case_holds_for_all_of_the_command(monkeypatch):
-    from dsl_kernels.cli import case as commands
     from dsl_kernels_lab.cases import _counters
+    from dsl_kernels_lab.cli import case as commands
 
     clock, given = [100.0], {}
 

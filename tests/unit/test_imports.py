@@ -127,6 +127,58 @@ def test_the_library_knows_nothing_of_the_generator(path: Path) -> None:
     assert not imported(path) & set(GENERATOR_ONLY)
 
 
+# What a server imports. The rest of the library is walked too, by the statements of its files.
+SERVER = (
+    "ops", "dsa.parallel", "dsa.v4", "registry", "executors", "prepare", "runtime.bundle", "runtime.launch",
+    "runtime.pool", "compat.deep_gemm", "compat.flash_mla", "compat.sgl_topk", "compat.vllm_topk",
+    "integrations.sglang", "integrations.vllm",
+)  # fmt: skip
+ALONE = """
+import importlib, sys
+sys.modules["dsl_kernels_lab"] = None
+for name in sys.argv[1:]:
+    importlib.import_module(f"dsl_kernels.{name}")
+import torch
+from dsl_kernels import ops
+lengths = torch.tensor([64], dtype=torch.int32)
+ids = ops.topk_selector(torch.arange(64.0)[None], lengths, 8, executor="interpreter")
+print(sorted(ids.flatten().tolist()))
+"""
+
+
+def test_a_server_needs_no_laboratory() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, *SERVER], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and json.loads(done.stdout) == list(range(56, 64)), done.stderr
+    loaded = fresh_import(
+        "dsl_kernels.ops, dsl_kernels.dsa, dsl_kernels.registry, dsl_kernels.integrations.vllm"
+    )
+    assert not [name for name in loaded["modules"] if name.startswith("dsl_kernels_lab")]
+
+
+@pytest.mark.parametrize("path", [*LIBRARY, *GENERATOR], ids=name_of)
+def test_the_library_and_the_generator_know_nothing_of_the_laboratory(path: Path) -> None:
+    assert "dsl_kernels_lab" not in imported(path)
+
+
+@pytest.mark.parametrize("part", ("cases", "cli", "profile", "timing", "verification"))
+def test_the_laboratory_is_beside_the_library_and_uses_it(part: str) -> None:
+    assert not (ROOT / "dsl_kernels" / part).exists() or part == "cli"
+    of_part = [path for path in LABORATORY if path.is_relative_to(ROOT / "dsl_kernels_lab" / part)]
+    assert of_part and any("dsl_kernels" in imported(path) for path in of_part)
+
+
+MOST_LINES_IN_ALL = 64_000
+"""Lines of Python in `dsl_kernels` and `codegen` together. The number only falls."""
+
+
+def test_the_library_and_the_generator_grow_no_further() -> None:
+    lines = sum(path.read_text().count("\n") for path in (*LIBRARY, *GENERATOR))
+    assert lines <= MOST_LINES_IN_ALL, f"{lines} lines: take out as many as were added"
+    assert MOST_LINES_IN_ALL - lines < 1000, f"{lines} lines: lower MOST_LINES_IN_ALL"
+
+
 # Layers for all operations: whatever is special about one is declared by its problem.
 GENERIC = (
     "arguments", "dtypes", "executors", "ops/_base", "ops/_library", "ops/_operands", "ops/_views",

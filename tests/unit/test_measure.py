@@ -20,7 +20,6 @@ from codegen.sweep import Instance, combinations
 from dsl_kernels import executors, measured, ops, problems, programs, registry, variants
 from dsl_kernels._discover import module_names
 from dsl_kernels.arch import GPUS, get_arch, gpu_row
-from dsl_kernels.cli import run as cli_run
 from dsl_kernels.dsa import steps
 from dsl_kernels.errors import (
     ExecutorUnavailableError,
@@ -30,6 +29,7 @@ from dsl_kernels.errors import (
     WrongResultError,
 )
 from dsl_kernels.kernels.sparse_mla.forms import PAGED
+from dsl_kernels_lab.cli import bench as cli_bench
 from dsl_kernels_lab.timing import bench, calibrate, grids, measure, report
 
 GPU = "NVIDIA H200"
@@ -583,7 +583,7 @@ def test_points_of_the_record_file_are_skipped_and_a_limit_leaves_the_rest(on_cp
     path = tmp_path / "rows.jsonl"
     args = ("--no-baseline", "--json", "--out", str(path))
     # Only in this module, as other threads of the process also read the time.
-    monkeypatch.setattr(cli_run, "time", SimpleNamespace(monotonic=iter(range(0, 10**6, 10)).__next__))
+    monkeypatch.setattr(cli_bench, "time", SimpleNamespace(monotonic=iter(range(0, 10**6, 10)).__next__))
     first = json.loads(bench_command(monkeypatch, *args, "--limit", "15").stdout)
     assert len(first["records"]) == 1 and first["left_out"] == len(POINTS) - 1
     # The process was killed while it wrote a line.

@@ -104,7 +104,7 @@ def test_without_matplotlib_the_page_says_what_is_missing(monkeypatch) -> None:
 
     monkeypatch.setattr(_figures, "panels", missing)
     text = report.page(RECORDS).markdown()
-    assert "dsl-kernels[profile]" in text and "| rows=16" in text
+    assert "dsl-kernels-lab[profile]" in text and "| rows=16" in text
 
 
 def test_steps_and_regrets_have_tables() -> None:

@@ -16,7 +16,6 @@ from dsl_kernels import env, executors, measured, ops, registry, variants
 from dsl_kernels.arch import gpu_row
 from dsl_kernels.cli import app
 from dsl_kernels.cli._output import sizes_of
-from dsl_kernels.cli.tune import seconds_of
 from dsl_kernels.errors import (
     CompileError,
     InvalidArgumentError,
@@ -25,6 +24,7 @@ from dsl_kernels.errors import (
     UnknownNameError,
 )
 from dsl_kernels.runtime import pool, store
+from dsl_kernels_lab.cli.tune import seconds_of
 from dsl_kernels_lab.timing import bench, grids, measure, search
 
 GPU = "NVIDIA H200"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import _output as out
+from dsl_kernels.cli import _output as out
 
 app = typer.Typer()
 case_app = typer.Typer(
@@ -21,7 +21,7 @@ app.add_typer(case_app, name="case")
 @case_app.command("list")
 def list_cases(as_json: out.Json = False) -> None:
     """Every case with its question."""
-    from dsl_kernels_lab import cases
+    from .. import cases
 
     listed = [cases.get(name) for name in cases.names()]
     rows = [
@@ -70,9 +70,9 @@ def run_case(
 ) -> None:
     """Check and time a case on this GPU, and compare its counters with what was expected."""
     begin = time.monotonic()
-    from dsl_kernels_lab import cases
-    from dsl_kernels_lab.cases import _counters, base
-    from dsl_kernels_lab.timing import bench
+    from .. import cases
+    from ..cases import _counters, base
+    from ..timing import bench
 
     case = cases.get(name)
     if launch is not None:
@@ -117,8 +117,8 @@ def show_claims(
     as_json: out.Json = False,
 ) -> None:
     """Claims about kernels, each with its verdict, what was measured, and the command that measures it."""
-    from dsl_kernels_lab.cases import claims
-    from dsl_kernels_lab.timing.bench import checkout
+    from ..cases import claims
+    from ..timing.bench import checkout
 
     root = checkout()
     folder = records if records is not None else root / "docs" / "cases" if root is not None else None

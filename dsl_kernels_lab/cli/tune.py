@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import DslKernelError, InvalidArgumentError, LaunchError
-from . import _output as out
+from dsl_kernels.cli import _output as out
+from dsl_kernels.errors import DslKernelError, InvalidArgumentError, LaunchError
+
+from ._points import no_points, points_of
 
 if TYPE_CHECKING:
-    from dsl_kernels_lab.timing.search import Search
+    from ..timing.search import Search
 
 app = typer.Typer()
 
@@ -44,14 +46,14 @@ def tune(
     Each variant is compared with the reference before it is timed. A journal keeps the times: run the command
     again, say with a larger budget, and it continues where it stopped.
     """
-    from .. import problems
+    from dsl_kernels import problems
 
     problems.get(op)
     seconds = seconds_of(budget)
-    points = out.points_of(op, form, grid, point, dim or [])
+    points = points_of(op, form, grid, point, dim or [])
     if not points:
-        raise out.no_points(grid, point)
-    from dsl_kernels_lab.timing import bench, grids, search
+        raise no_points(grid, point)
+    from ..timing import bench, grids, search
 
     gpu = bench.require_gpu()
     root = search.user_folder()
@@ -96,9 +98,9 @@ def _search(point: Search, level: int, bar: Any, task: Any) -> tuple[dict[str, A
 
     They are None if nothing could be timed.
     """
-    from dsl_kernels_lab.timing import grids, search
+    from dsl_kernels import registry
 
-    from .. import registry
+    from ..timing import grids, search
 
     def show(name: str) -> None:
         best = min((timed.us for timed in point.times), default=None)

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import InvalidArgumentError
-from . import _output as out
+from dsl_kernels.cli import _output as out
+from dsl_kernels.errors import InvalidArgumentError
+
 from . import _script
 
 if TYPE_CHECKING:
-    from ..emulator import Coverage, Interleaving, Report
-    from ..problems.base import Workload
-    from ..variants import Variant
+    from dsl_kernels.emulator import Coverage, Interleaving, Report
+    from dsl_kernels.problems.base import Workload
+    from dsl_kernels.variants import Variant
 
 app = typer.Typer()
 
@@ -81,11 +82,11 @@ def emulate(
             got="neither" if name is None else "both",
             fix="give one",
         )
-    from dsl_kernels_lab.verification import reach, trial
+    from dsl_kernels.emulator import Coverage
+    from dsl_kernels.emulator import interleavings as sequence
+    from dsl_kernels.runtime import bundle, store
 
-    from ..emulator import Coverage
-    from ..emulator import interleavings as sequence
-    from ..runtime import bundle, store
+    from ..verification import reach, trial
 
     variant = out.variant(name)
     chosen = _workloads(variant, workload)
@@ -149,9 +150,9 @@ def emulate(
 
 def _workloads(variant: Variant, name: str | None) -> list[tuple[Workload, dict[str, int]]]:
     """The workloads to run, each with the launch dims to fix."""
-    from dsl_kernels_lab.verification import reach, trial
+    from dsl_kernels import problems
 
-    from .. import problems
+    from ..verification import reach, trial
 
     if name is None:
         return reach.workloads(variant)
@@ -173,10 +174,10 @@ def _attempt(
     variant: Variant, workload: Workload, launch: dict[str, int], interleaving: Interleaving, example: Any
 ) -> tuple[dict[str, Any], Coverage]:
     """One run and what it reached. Findings and wrong results are failures; the interleaving replays them."""
-    from dsl_kernels_lab.verification import trial
+    from dsl_kernels.emulator import Coverage, EmulatorError
+    from dsl_kernels.executors import Emulator
 
-    from ..emulator import Coverage, EmulatorError
-    from ..executors import Emulator
+    from ..verification import trial
 
     executor = Emulator(interleaving)
     row: dict[str, Any] = {

@@ -16,14 +16,14 @@ from typing import Annotated, Any
 
 import typer
 
-from dsl_kernels_lab import profile
-from dsl_kernels_lab.profile import collect as collector
-from dsl_kernels_lab.profile import metrics
+from dsl_kernels.cli import _output as out
+from dsl_kernels.cli._machine import gpus
+from dsl_kernels.errors import InvalidArgumentError, UnknownNameError, did_you_mean
 
-from ..errors import InvalidArgumentError, UnknownNameError, did_you_mean
-from . import _output as out
+from .. import profile
+from ..profile import collect as collector
+from ..profile import metrics
 from . import _profiled as shared
-from ._machine import gpus
 
 app = typer.Typer()
 profile_app = typer.Typer(
@@ -74,14 +74,14 @@ def target(
     Those launches are between profiler start and stop. With --apart, which `profile collect` passes, a
     profiler can replay kernels whose CTAs wait for one another, on a GPU that does nothing else.
     """
-    from dsl_kernels_lab.timing.bench import require_gpu
+    from dsl_kernels.runtime.launch import loaded_apart
 
-    from ..runtime.launch import loaded_apart
+    from ..timing.bench import require_gpu
 
     require_gpu()
     import torch
 
-    from dsl_kernels_lab.profile import targets
+    from ..profile import targets
 
     with torch.inference_mode(), loaded_apart() if apart else nullcontext():
         launched = targets.target(op, out.dims_of(dim or []), variant, form=form, seed=seed)
@@ -94,12 +94,12 @@ def kernels(
     op: Op, dim: out.Dims = None, variant: Impl = None, form: Form = None, as_json: out.Json = False
 ) -> None:
     """The kernels that one call launches, with their times from tracing; needs a GPU but no counters."""
-    from dsl_kernels_lab.timing.bench import require_gpu
+    from ..timing.bench import require_gpu
 
     require_gpu()
     import torch
 
-    from dsl_kernels_lab.profile import targets
+    from ..profile import targets
 
     with torch.inference_mode():
         launched = targets.target(op, out.dims_of(dim or []), variant, form=form)
@@ -272,10 +272,10 @@ def data(
     as_json: out.Json = False,
 ) -> None:
     """What ids ask of memory: valid share, reuse, runs, pages, order. Counted, so no GPU is needed."""
-    from dsl_kernels_lab.profile import data as counted
+    from dsl_kernels.arch import GPUS
+    from dsl_kernels.arguments import require_known
 
-    from ..arch import GPUS
-    from ..arguments import require_known
+    from ..profile import data as counted
 
     require_known("--gpu", gpu, GPUS, "GPU")
     ids = counted.describe_ids(counted.read_ids(path, tensor), page, row_bytes)
@@ -384,9 +384,9 @@ def regions(
     The variant is rendered and compiled with probes, which read the clock at the end of each region. In the
     emulator the clock counts instructions.
     """
-    from dsl_kernels_lab.profile import regions as probed
+    from dsl_kernels.tile.lang import COARSE, SUMS
 
-    from ..tile.lang import COARSE, SUMS
+    from ..profile import regions as probed
 
     with out.error_console().status("running"):
         mode = COARSE if coarse else SUMS
@@ -426,9 +426,9 @@ def timeline(
     Products run concurrently with the warps. The tensor core's row is derived: each product lasts from its
     issue until a warp knows that it is done.
     """
-    from dsl_kernels_lab.profile import timeline as lines
+    from dsl_kernels.tile.lang import TRACE
 
-    from ..tile.lang import TRACE
+    from ..profile import timeline as lines
 
     with out.error_console().status("running"):
         trace = lines.timeline(
@@ -450,11 +450,11 @@ def calibrate(
     as_json: out.Json = False,
 ) -> None:
     """Measure what this GPU's memory sustains and record it: the ceilings that diagnoses refer to."""
-    from dsl_kernels_lab.timing.bench import require_gpu
+    from ..timing.bench import require_gpu
 
     require_gpu()
-    from dsl_kernels_lab.timing import calibrate
-    from dsl_kernels_lab.timing.ceilings import path_of
+    from ..timing import calibrate
+    from ..timing.ceilings import path_of
 
     with out.progress(as_json) as bar:
         total = len(calibrate.ROW_BYTES) * len(calibrate.FOOTPRINTS) * len(calibrate.ORDERS)
@@ -506,12 +506,12 @@ def _run_with_probes(
     """Run an operation's selected variant, or a given variant, with probes."""
     import torch
 
-    from dsl_kernels_lab.profile import regions as probed
-    from dsl_kernels_lab.verification import trial
+    from dsl_kernels import problems
+    from dsl_kernels.arch import get_arch
+    from dsl_kernels.executors import gpu_at_hand
 
-    from .. import problems
-    from ..arch import get_arch
-    from ..executors import gpu_at_hand
+    from ..profile import regions as probed
+    from ..verification import trial
 
     executor = executor or ("cuda" if torch.cuda.is_available() else "emulator")
     tier = "real" if executor == "cuda" else "tiny"
@@ -556,7 +556,7 @@ def _looked_at(
                 "--program", expected="a command line", got=str(error), fix="close its quotes"
             ) from None
         return argv, re.sub(r"\W+", "_", Path(argv[0]).stem if argv else "program")
-    from dsl_kernels_lab.profile import targets
+    from ..profile import targets
 
     dims = out.dims_of(dim or [])
     targets.require_target(op, dims, variant, form=form)

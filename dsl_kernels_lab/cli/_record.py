@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from . import _output as out
+from dsl_kernels.cli import _output as out
+
+from ._points import no_points
 
 if TYPE_CHECKING:
-    from dsl_kernels_lab.timing.recording import Outcome
+    from ..timing.recording import Outcome
 
 
 def record(op: str | None, point: str, limit: float, output: Path | None, again: bool, as_json: bool) -> None:
@@ -23,14 +25,14 @@ def record(op: str | None, point: str, limit: float, output: Path | None, again:
     """
     from dataclasses import asdict
 
-    from dsl_kernels_lab.timing import bench, recording, results
+    from ..timing import bench, recording, results
 
     gpu = bench.require_gpu()
     root = bench.checkout() or Path()
     path = output if output is not None else results.path_of(gpu, root)
     chosen = recording.items(op, point)
     if not chosen:
-        raise out.no_points("record", point)
+        raise no_points("record", point)
     begun = time.monotonic()
     with out.progress(as_json) as bar:
         task = bar.add_task("record", total=None)

@@ -9,11 +9,11 @@ from typing import Any
 
 import typer
 
-from dsl_kernels_lab import profile
-from dsl_kernels_lab.profile import metrics
+from dsl_kernels.cli import _output as out
+from dsl_kernels.errors import ArtifactError
 
-from ..errors import ArtifactError
-from . import _output as out
+from .. import profile
+from ..profile import metrics
 
 
 def read(path: Path, kernel: str | None) -> list[profile.KernelReport]:
@@ -43,14 +43,14 @@ def regions(path: Path) -> profile.Regions | None:
 
 
 def workload(op: str, dim: list[str] | None, variant: str | None, form: str | None) -> profile.Workload:
-    from dsl_kernels_lab.profile import targets
+    from ..profile import targets
 
     return targets.workload(op, out.dims_of(dim or []), form=form, variant=variant or "")
 
 
 def units(work: profile.Workload) -> tuple[str, float] | None:
     """What a launch of the workload computes, and how many; None if its problem does not say."""
-    from .. import problems
+    from dsl_kernels import problems
 
     if work.op not in problems.names() or (count := problems.get(work.op).units) is None:
         return None

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import variants
-from ..arguments import require_known
-from ..errors import DslKernelError, InvalidArgumentError
-from . import _output as out
-from ._machine import compile_missing, device_name, executor_of, tile_threads
+from dsl_kernels import variants
+from dsl_kernels.arguments import require_known
+from dsl_kernels.cli import _output as out
+from dsl_kernels.cli._machine import compile_missing, device_name, executor_of, tile_threads
+from dsl_kernels.errors import DslKernelError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ..problems.base import Comparison, Workload
+    from dsl_kernels.problems.base import Comparison, Workload
 
 app = typer.Typer()
 
@@ -66,7 +66,7 @@ def verify(
     for part in tiers:
         require_known("--tier", part, TIERS, "tier")
     filters = out.narrowed(op, backend, arch)
-    from dsl_kernels_lab.verification import runs
+    from ..verification import runs
 
     name, device, _ = executor_of(executor)
     chosen = [out.variant(item) for item in names] if names else list(variants.variants(**filters))
@@ -128,7 +128,7 @@ def _verdict(row: dict[str, Any]) -> str:
 def _of_this_gpu(chosen: list[variants.Variant]) -> list[variants.Variant]:
     import torch
 
-    from ..executors import gpu_at_hand
+    from dsl_kernels.executors import gpu_at_hand
 
     gpu = gpu_at_hand(torch.cuda.current_device())
     mine = [variant for variant in chosen if variant.arch == gpu.arch.name]
@@ -146,9 +146,9 @@ def _verify(
     variant: variants.Variant, executor: str, device: str, tiers: list[str], repeats: int, seed: int
 ) -> list[Result]:
     """Compare every workload that the variant takes; repeats must give the same bits each time."""
-    from dsl_kernels_lab.verification import trial
+    from dsl_kernels import executors
 
-    from .. import executors
+    from ..verification import trial
 
     runner: Any = executors.get(executor)
     launcher = runner.prepare(variant)
@@ -186,7 +186,7 @@ def _counted(workload: str, report: Any) -> dict[str, Any]:
 def _same_bits(op: str, workload: Workload, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     import torch
 
-    from .. import problems
+    from dsl_kernels import problems
 
     outputs = [spec.name for spec in problems.get(op).operands(workload.form) if spec.kind == "out"]
     return all(torch.equal(a[name].view(torch.uint8), b[name].view(torch.uint8)) for name in outputs)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 import typer.core
 
-from ..errors import InvalidArgumentError
-from . import _output as out
+from dsl_kernels.cli import _output as out
+from dsl_kernels.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ..problems.base import Workload
-    from ..variants import Variant
+    from dsl_kernels.problems.base import Workload
+    from dsl_kernels.variants import Variant
 
 OPTION = "--script"
 
@@ -47,8 +47,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a program with every launch checked; exit status 1 if a check or the program fails."""
-    from ..emulator.script import summary
-    from ..emulator.script.program import check_program
+    from dsl_kernels.emulator.script import summary
+    from dsl_kernels.emulator.script.program import check_program
 
     if not script.is_file():
         raise InvalidArgumentError(
@@ -91,12 +91,12 @@ def explain_variant(
     folder: Path,
 ) -> None:
     """Write a page that explains the first finding of each workload on which the variant fails."""
-    from dsl_kernels_lab.verification import trial
+    from dsl_kernels.emulator import Interleaving, Report, explain
+    from dsl_kernels.emulator.explain_page import html
+    from dsl_kernels.executors import Emulator
+    from dsl_kernels.runtime import bundle, store
 
-    from ..emulator import Interleaving, Report, explain
-    from ..emulator.explain_page import html
-    from ..executors import Emulator
-    from ..runtime import bundle, store
+    from ..verification import trial
 
     artifact, code = store.fetch(variant, bundle.PTX)
     for workload, launch in workloads:
