@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from dsl_kernels import ops
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.kernels.sparse_mla import policy as sparse_mla
-from dsl_kernels.timing import bench, grids
+from dsl_kernels_lab.timing import bench, grids
 
 VARIANTS = {
     ("bf16", 64): "h64_bf16_bt64_st2_cl1_hb64",

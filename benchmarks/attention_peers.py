@@ -32,10 +32,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dsl_kernels.errors import DslKernelError, WrongResultError
 from dsl_kernels.problems.layouts import LATENT_DIM
-from dsl_kernels.timing import bench, grids, measure
-from dsl_kernels.timing.peers import MOST_APART
-from dsl_kernels.timing.peers import apart as _apart
-from dsl_kernels.timing.peers.sparse_mla import flash_mla_calls
+from dsl_kernels_lab.timing import bench, grids, measure
+from dsl_kernels_lab.timing.peers import MOST_APART
+from dsl_kernels_lab.timing.peers import apart as _apart
+from dsl_kernels_lab.timing.peers.sparse_mla import flash_mla_calls
 
 SHAPES = {("bf16", 64): (64, 96, 128), ("bf16", 128): (1, 4, 16, 64, 96, 128)}
 SHAPES |= {("fp8", heads): (64, 128) for heads in (64, 128)}

@@ -19,7 +19,7 @@ a step). OUT gets
 
     session.json       commit, GPU, driver, versions, command; seconds of each step
     correct.json ...   a file per step: the result of each item, and the errors of those that failed
-    runs.json          where each variant matched, in the format of dsl_kernels/verification/runs.json
+    runs.json          where each variant matched, in the format of dsl_kernels_lab/verification/runs.json
     rates_record.json  as clock_rates.py --record writes it
     tuned/GPU.json     the tuned table
     records.jsonl      a record per timed point, as `bench --out` writes it
@@ -51,8 +51,8 @@ from dsl_kernels import problems, variants
 from dsl_kernels.arch import GPUS, GpuSpec, get_arch, gpu_row
 from dsl_kernels.clock.rates import Rate, sources
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError
-from dsl_kernels.timing import bench
 from dsl_kernels.variants import Variant
+from dsl_kernels_lab.timing import bench
 
 HOUR = 3600.0
 TIERS = "tiny,edge,real"
@@ -131,7 +131,7 @@ def chosen(arch: str) -> list[Variant]:
 
 def points() -> dict[str, Any]:
     """The points to tune, by name: the core grids of all operations, interleaved, then the serving grids."""
-    from dsl_kernels.timing import grids
+    from dsl_kernels_lab.timing import grids
 
     named = {}
     for grid in ("core", "serving"):
@@ -204,8 +204,8 @@ def correct(folder: Folder, name: str, executor: str) -> None:
     import typer
 
     from dsl_kernels.cli._machine import device_name
-    from dsl_kernels.cli.verify import verify
-    from dsl_kernels.verification import runs
+    from dsl_kernels_lab.cli.verify import verify
+    from dsl_kernels_lab.verification import runs
 
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(typer.Exit):
@@ -223,7 +223,7 @@ def tune(folder: Folder, name: str, executor: str) -> None:
     """Time the variants at a point, except those that `correct` found wrong, and tabulate the fastest."""
     import torch
 
-    from dsl_kernels.timing import grids
+    from dsl_kernels_lab.timing import grids
 
     at, failed = points()[name], []
     wrong = {n for n, row in folder.read("correct")["items"].items() if not row["ok"]} | {

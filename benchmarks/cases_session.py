@@ -23,8 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels import cases
-from dsl_kernels.cases import base
+from dsl_kernels_lab import cases
+from dsl_kernels_lab.cases import base
 
 ROOT = Path(__file__).resolve().parent.parent
 # Seconds of device time that a case may take; their sum leaves room for the counters.
@@ -60,7 +60,7 @@ def measure(name: str, folder: Path, budget: int, left: float) -> dict[str, Any]
 
 def count(name: str, folder: Path, left: float) -> dict[str, Any]:
     """Read the counters of a case into its record."""
-    from dsl_kernels.cases import _counters
+    from dsl_kernels_lab.cases import _counters
 
     case, path = cases.get(name), folder / f"{name}.json"
     begin = time.monotonic()
@@ -77,9 +77,9 @@ def precompile(folder: Path) -> None:
     from codegen.emit import emit
     from codegen.sweep import instance_of
     from dsl_kernels import variants
-    from dsl_kernels.cases import gqa_regions
     from dsl_kernels.runtime import bundle
     from dsl_kernels.runtime.pool import compile_all
+    from dsl_kernels_lab.cases import gqa_regions
 
     wanted = [
         instance_of(variants.get(f"{gqa_regions.OP}__cutedsl_sm90a__{one.base}"), mode, **one.changed)

@@ -28,7 +28,7 @@ from dsl_kernels.arch import GPUS
 from dsl_kernels.cli.catalog import complete_dims
 from dsl_kernels.kernels.lightning_indexer import blocks
 from dsl_kernels.kernels.sparse_mla.forms import PAGED
-from dsl_kernels.timing import bench
+from dsl_kernels_lab.timing import bench
 
 TIE = 1.03
 SHIPPED = Path(dsl_kernels.__file__).parent / "tuned" / "nvidia_h200.json"

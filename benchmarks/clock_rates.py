@@ -38,7 +38,7 @@ from dsl_kernels.errors import (  # noqa: E402
     InvalidArgumentError,
 )
 from dsl_kernels.runtime import toolkit  # noqa: E402
-from dsl_kernels.timing import bench  # noqa: E402
+from dsl_kernels_lab.timing import bench  # noqa: E402
 
 SOURCE = Path(__file__).with_suffix(".cu")
 # nvcc's options for each architecture.

@@ -32,8 +32,8 @@ from dsl_kernels.problems.layouts import (
     V4_FP8_DIMS,
     V4_GROUP,
 )
-from dsl_kernels.timing import bench, measure
-from dsl_kernels.timing.ceilings import read_ceilings
+from dsl_kernels_lab.timing import bench, measure
+from dsl_kernels_lab.timing.ceilings import read_ceilings
 
 # Points that need more bytes, of inputs and of torch's windows, are skipped: those are prompts of millions of
 # tokens.

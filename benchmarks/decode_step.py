@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from dsl_kernels import ops
 from dsl_kernels.dsa import check, steps
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.timing import bench, measure
+from dsl_kernels_lab.timing import bench, measure
 
 COLUMNS = (
     "T",

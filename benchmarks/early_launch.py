@@ -32,7 +32,7 @@ from dsl_kernels import ops
 from dsl_kernels.dsa.steps import StepSize
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.kernels.sparse_mla import policy as sparse_mla
-from dsl_kernels.timing import bench, cuda, grids, measure
+from dsl_kernels_lab.timing import bench, cuda, grids, measure
 
 VARIANTS = {
     "bf16": {8: "st2_cl1", 16: "st2_cl1", 32: "st2_cl1", 64: "st2_cl1_hb64", 128: "st2_cl1_hb64"},

@@ -28,9 +28,9 @@ from dsl_kernels import executors, problems, variants
 from dsl_kernels.arch import arch_for_capability
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.timing import bench
-from dsl_kernels.timing.peers.gqa_forward import BUILDERS
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.timing import bench
+from dsl_kernels_lab.timing.peers.gqa_forward import BUILDERS
+from dsl_kernels_lab.verification import trial
 
 OP = "gqa_forward"
 PROBLEM = problems.get(OP)

@@ -39,9 +39,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels.profile import collect, metrics, readers
-from dsl_kernels.timing import bench
-from dsl_kernels.timing.peers.gqa_forward import BUILDERS
+from dsl_kernels_lab.profile import collect, metrics, readers
+from dsl_kernels_lab.timing import bench
+from dsl_kernels_lab.timing.peers.gqa_forward import BUILDERS
 
 BATCH, LENGTH, HEADS, KV_HEADS, DIM = 4, 4096, 64, 8, 128
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}

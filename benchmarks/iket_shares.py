@@ -47,7 +47,7 @@ def precompile(folder: Path) -> None:
     from dsl_kernels.runtime import bundle
     from dsl_kernels.runtime.pool import compile_all
     from dsl_kernels.tile.lang import SUMS
-    from dsl_kernels.timing import grids
+    from dsl_kernels_lab.timing import grids
 
     chosen = [
         registry.select(registry.Call(op, form, ARCH, dims_of(grids.Point(op, form, sizes)), GPU))
@@ -84,7 +84,7 @@ def launch(folder: Path, number: int) -> tuple[Any, Any, Any]:
     import torch
 
     from dsl_kernels import variants
-    from dsl_kernels.timing import grids
+    from dsl_kernels_lab.timing import grids
 
     recorded = json.loads((folder / "launches.json").read_text())[number]
     point = grids.Point(*CALLS[number])
@@ -101,7 +101,7 @@ def shares_by_probes(folder: Path, number: int) -> tuple[Any, dict[str, dict[str
     """The variant, and the shares of each role's regions."""
     from probe_cost import regions_of
 
-    from dsl_kernels.profile import regions
+    from dsl_kernels_lab.profile import regions
 
     point, probed, dims = launch(folder, number)
     _, run = regions_of(point, probed, dims)

@@ -23,9 +23,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels import measured, profile, variants
+from dsl_kernels import measured, variants
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.profile import collect
+from dsl_kernels_lab import profile
+from dsl_kernels_lab.profile import collect
 
 SOURCE = Path(__file__).with_suffix(".cu")
 RAW, DETAILS, TWINS = "planted_raw.csv", "planted_details.csv", "planted_twins.json"
@@ -173,7 +174,7 @@ def fastest_gather(data: Data, width: int, count: int) -> Callable[[], Any]:
     """Gather random rows of `width` bytes by the method that is fastest on this card."""
     import torch
 
-    from dsl_kernels.timing import calibrate
+    from dsl_kernels_lab.timing import calibrate
 
     total = ROWS // width
     rows, ids = data.large.view(torch.uint8)[: total * width].view(total, width), data.ids(width, count)
@@ -212,7 +213,7 @@ def _us(call: Callable[[], Any], launches: int = 5) -> float:
 
 def callables() -> list[tuple[Planted, Callable[[], Any], Callable[[], Any] | None]]:
     """Each cause with the call that has it, and the call that does not."""
-    from dsl_kernels.timing.cuda import Module
+    from dsl_kernels_lab.timing.cuda import Module
 
     module, data = Module(SOURCE), Data()
 
@@ -227,7 +228,7 @@ def callables() -> list[tuple[Planted, Callable[[], Any], Callable[[], Any] | No
 
 def launch() -> None:
     """Launch each kernel once, in a range named for its cause, between the profiler's start and stop."""
-    from dsl_kernels.profile.targets import Target, look
+    from dsl_kernels_lab.profile.targets import Target, look
 
     look(Target(item.cause, call, item.workload, call) for item, call, _ in callables())
 

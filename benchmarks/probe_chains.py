@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from dsl_kernels.cases._cuda import Source  # noqa: E402
+from dsl_kernels_lab.cases._cuda import Source  # noqa: E402
 
 FMA_CLOCKS = 4
 PRODUCT_CLOCKS = 2 * 64 * 128 * 128 // 4096
@@ -138,7 +138,7 @@ def judged(sums: list[int]) -> list[dict[str, Any]]:
 def main() -> int:
     import torch
 
-    from dsl_kernels.timing import bench
+    from dsl_kernels_lab.timing import bench
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the record here (JSON)")

@@ -52,7 +52,7 @@ CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 def point_of(op: str, form: str, sizes: dict[str, Any]) -> Any:
     """A point of a grid, or the real workload of that name for an operation without a grid."""
     from dsl_kernels import problems
-    from dsl_kernels.timing import grids
+    from dsl_kernels_lab.timing import grids
 
     if "name" not in sizes:
         return grids.Point(op, form, sizes)
@@ -65,7 +65,7 @@ def dims_of(point: Any) -> dict[str, int]:
     from profile_session import dims_of as of_grid
 
     from dsl_kernels.problems.base import Workload
-    from dsl_kernels.verification import trial
+    from dsl_kernels_lab.verification import trial
 
     p = point.params
     if point.form == "prefill":
@@ -133,7 +133,7 @@ def regions_of(point: Any, probed: Any, dims: dict[str, int]) -> tuple[Any, Any]
     from dsl_kernels.arch import get_arch
     from dsl_kernels.ops.workspace import own_workspace
     from dsl_kernels.problems.base import Workload
-    from dsl_kernels.profile import regions
+    from dsl_kernels_lab.profile import regions
 
     layout = programs.get(point.op).probes(probed.knobs, get_arch(ARCH))
     device = torch.device("cuda", torch.cuda.current_device())
@@ -148,8 +148,8 @@ def look(call: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from dsl_kernels import variants
-    from dsl_kernels.profile import model, regions
-    from dsl_kernels.timing import bench, grids
+    from dsl_kernels_lab.profile import model, regions
+    from dsl_kernels_lab.timing import bench, grids
 
     point = grids.Point(call["op"], call["form"], call["params"])
     fixture = grids.prepare(point)
@@ -185,7 +185,7 @@ def session(out: Path, only: str, budget: float) -> None:
     """Measure every call; the record is rewritten after each."""
     import torch
 
-    from dsl_kernels.timing import bench
+    from dsl_kernels_lab.timing import bench
 
     calls = json.loads((Path(os.environ["DSL_KERNELS_BUNDLE_DIR"]).parent / "calls.json").read_text())
     rows: list[dict[str, Any]] = []

@@ -90,8 +90,8 @@ def targets(seen: dict[str, Any], wanted_kernels: list[Wanted]) -> Iterator[Any]
     import torch
 
     from dsl_kernels import registry
-    from dsl_kernels.profile import targets as made
-    from dsl_kernels.timing import grids
+    from dsl_kernels_lab.profile import targets as made
+    from dsl_kernels_lab.timing import grids
 
     for op, dims, form, wanted in wanted_kernels:
         try:
@@ -137,7 +137,7 @@ def tuned_winners(only: str, missing: bool) -> list[Wanted]:
     `missing` keeps only those without a recorded profile.
     """
     from dsl_kernels import measured
-    from dsl_kernels.profile import recorded
+    from dsl_kernels_lab.profile import recorded
 
     winners: list[Wanted] = []
     for entry in measured.tuned_table(GPU):
@@ -175,7 +175,7 @@ def stage_kernels(out: Path, part: int, first: int, kernels: list[Wanted]) -> No
     Progress is written before each kernel, as a profiler may end the process: `tried` includes the kernel
     begun.
     """
-    from dsl_kernels.profile.targets import look
+    from dsl_kernels_lab.profile.targets import look
 
     seen: dict[str, Any] = {"failed": [], "implementations": {}, "launches": [], "tried": first}
 
@@ -197,8 +197,8 @@ def stage_kernels(out: Path, part: int, first: int, kernels: list[Wanted]) -> No
 
 
 def stage_ceilings(out: Path) -> None:
-    from dsl_kernels.timing import calibrate
-    from dsl_kernels.timing.ceilings import path_of
+    from dsl_kernels_lab.timing import calibrate
+    from dsl_kernels_lab.timing.ceilings import path_of
 
     begin = time.perf_counter()
     ceilings = calibrate.calibrate()
@@ -213,7 +213,7 @@ def stage_ratios(out: Path, seconds: float) -> None:
     """Time every op beside the fastest fetch of the same bytes in the same minute."""
     import torch
 
-    from dsl_kernels.timing import grids
+    from dsl_kernels_lab.timing import grids
 
     end = time.monotonic() + seconds
     attention = [
@@ -250,7 +250,7 @@ def stage_ratios(out: Path, seconds: float) -> None:
 
 
 def doctor(out: Path) -> None:
-    from dsl_kernels.profile import collect
+    from dsl_kernels_lab.profile import collect
 
     rows = list(collect.doctor(gpu=True))
     (out / "doctor.json").write_text(json.dumps(rows, indent=1) + "\n")
@@ -345,7 +345,7 @@ class Session:
 
 def session(out: Path, options: argparse.Namespace) -> None:
     """Run every stage, the most important first; for tuned winners only the ceilings and the counters."""
-    from dsl_kernels.profile import collect
+    from dsl_kernels_lab.profile import collect
 
     os.environ.setdefault("DSL_KERNELS_DISABLE_JIT", "1")
     os.environ.setdefault("DSL_KERNELS_CACHE_DIR", "/tmp/dsl_kernels_cache")
@@ -392,10 +392,10 @@ def extract(archive: Path) -> None:
 
     import planted_causes
 
-    from dsl_kernels import profile
-    from dsl_kernels.profile import metrics, recorded
-    from dsl_kernels.profile.targets import workload
-    from dsl_kernels.timing.ceilings import path_of
+    from dsl_kernels_lab import profile
+    from dsl_kernels_lab.profile import metrics, recorded
+    from dsl_kernels_lab.profile.targets import workload
+    from dsl_kernels_lab.timing.ceilings import path_of
 
     wanted = {*metrics.requested("GH100"), metrics.SAMPLES}
 

@@ -25,11 +25,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dsl_kernels import executors, ops, problems, variants
-from dsl_kernels.cases.resample import DEVICE, OP, SIZES, by_torch, draw
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.timing import bench
 from dsl_kernels.variants import Variant
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.cases.resample import DEVICE, OP, SIZES, by_torch, draw
+from dsl_kernels_lab.timing import bench
+from dsl_kernels_lab.verification import trial
 
 RUNGS = (
     "global_n128_v1",

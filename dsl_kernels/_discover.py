@@ -16,7 +16,7 @@ from .arguments import require_known
 from .errors import DeclarationError, DslKernelError, did_you_mean
 
 _ROOTS = (Path(__file__).resolve().parent,)
-"""Packages whose modules are ours: errors in them name their line."""
+"""Packages whose modules are ours, beside the one that is looked into: errors in them name their line."""
 
 
 def module_names(path: Iterable[str]) -> list[str]:
@@ -93,13 +93,15 @@ def discover(
             module = importlib.import_module(place)
             return getattr(module, attribute)
         except (ImportError, NameError, AttributeError) as error:
-            if (refused := _unknown(error, f"{kind} {name}")) is None:
+            if (refused := _unknown(error, f"{kind} {name}", package)) is None:
                 raise
             raise refused from error
     return getattr(module, attribute)
 
 
-def _unknown(error: ImportError | NameError | AttributeError, who: str) -> DslKernelError | None:
+def _unknown(
+    error: ImportError | NameError | AttributeError, who: str, package: str
+) -> DslKernelError | None:
     """The error, with its line, for an unknown name in a module of ours; None for others' errors.
 
     A package that is not installed is not ours.
@@ -112,7 +114,9 @@ def _unknown(error: ImportError | NameError | AttributeError, who: str) -> DslKe
             return None
         asked = quoted[1]
     line = traceback.extract_tb(error.__traceback__)[-1]
-    root = next((root for root in _ROOTS if Path(line.filename).is_relative_to(root)), None)
+    top = getattr(sys.modules[package.partition(".")[0]], "__file__", None)
+    roots = (*_ROOTS, Path(top).resolve().parent) if top else _ROOTS
+    root = next((root for root in roots if Path(line.filename).is_relative_to(root)), None)
     if root is None:
         return None
     known = [text for text in dir(owner) if not text.startswith("_")] if owner is not None else []

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dsl_kernels import variants
-from dsl_kernels.cases import base as case_records
-from dsl_kernels.cases import claims as case_claims
+from dsl_kernels_lab.cases import base as case_records
+from dsl_kernels_lab.cases import claims as case_claims
 
 CASES = Path(__file__).resolve().parent.parent / "docs" / "cases"
 

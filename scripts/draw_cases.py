@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from dsl_kernels import cases  # noqa: E402
-from dsl_kernels.cases import _figures, base, claims  # noqa: E402
+from dsl_kernels_lab import cases  # noqa: E402
+from dsl_kernels_lab.cases import _figures, base, claims  # noqa: E402
 
 FOLDER = ROOT / "docs" / "cases"
 # Launches of several cases whose stalls are drawn side by side.

@@ -29,7 +29,7 @@ from dsl_kernels.tile.describe import in_words  # noqa: E402
 from dsl_kernels.tile.lang import Engine, Schedule, Space  # noqa: E402
 from dsl_kernels.tile.plan import PipelinePlan, barrier_plan  # noqa: E402
 from dsl_kernels.tile.transfers import Action, transfer_of  # noqa: E402
-from dsl_kernels.timing import report, results  # noqa: E402
+from dsl_kernels_lab.timing import report, results  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 # The variant of sparse attention whose pipelines docs/barriers.md shows.

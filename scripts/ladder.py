@@ -8,7 +8,7 @@ from pathlib import Path
 import walkthrough
 
 from codegen.sketch import Sketch, sketches
-from dsl_kernels.timing import results
+from dsl_kernels_lab.timing import results
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

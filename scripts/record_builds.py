@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from dsl_kernels import variants  # noqa: E402
 from dsl_kernels.runtime import artifact, cache  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
-from dsl_kernels.verification import runs  # noqa: E402
+from dsl_kernels_lab.verification import runs  # noqa: E402
 
 PATH = ROOT / "docs" / "builds.json"
 # An instruction of PTX: an opcode, optionally after a guard. Directives start with a dot, labels with a

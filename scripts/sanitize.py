@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from dsl_kernels import variants  # noqa: E402
 from dsl_kernels.executors import Cuda, gpu_at_hand  # noqa: E402
-from dsl_kernels.verification import trial  # noqa: E402
+from dsl_kernels_lab.verification import trial  # noqa: E402
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """`python -m dsl_kernels`: list, inspect, compile, run and time the kernels.
 
 Every public module here is a group of commands: it holds a typer app named `app`. Heavy imports (torch, the
-DSLs) happen inside the commands that need them.
+DSLs) happen inside the commands that need them. An installed laboratory adds its own.
 """
 
 from __future__ import annotations
@@ -16,11 +16,18 @@ import typer.core
 from .. import __version__, env
 from .._discover import module_names
 from ..errors import DslKernelError, InvalidArgumentError
+from . import _laboratory as laboratory
 from ._output import error_console
 
 
 class _Group(typer.core.TyperGroup):
     """Renders typed errors on stderr and ends with status 2, without a traceback."""
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        found = super().get_command(ctx, name)
+        if found is None and name in laboratory.COMMANDS:
+            raise laboratory.missing(name)
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -92,8 +99,15 @@ def _options(
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
 
 
-for _name in module_names(__path__):
-    app.add_typer(importlib.import_module(f"{__name__}.{_name}").app)
+def _packages() -> dict[str, Any]:
+    """The packages whose modules are groups of commands: this one and the laboratory's."""
+    return {__name__: __path__, **{package.__name__: package.__path__ for package in laboratory.packages()}}
+
+
+for _name, _package in sorted(
+    (name, package) for package, path in _packages().items() for name in module_names(path)
+):
+    app.add_typer(importlib.import_module(f"{_package}.{_name}").app)
 
 
 def main() -> None:

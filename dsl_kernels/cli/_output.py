@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,9 +17,6 @@ from ..arch import get_arch
 from ..arguments import require_known, shown
 from ..errors import InvalidArgumentError, UnknownNameError, did_you_mean
 from ..variants import Variant
-
-if TYPE_CHECKING:
-    from ..timing.grids import Point
 
 Op = Annotated[str | None, typer.Option(help="Only this operation.")]
 Backend = Annotated[str | None, typer.Option(help="Only this backend.")]
@@ -277,36 +274,3 @@ def dims_of(items: Iterable[str]) -> dict[str, Any]:
             fix="give one; `tune` and `bench` take several",
         )
     return {name: values[0] for name, values in sizes.items()}
-
-
-def points_of(op: str, form: str | None, grid: str | None, point: str, dim: Iterable[str]) -> list[Point]:
-    """The points that `--dim` names, or those of a grid whose form and sizes match a regular expression.
-
-    Raises:
-        InvalidArgumentError: both sizes and a grid, or neither.
-    """
-    from ..timing import grids, search
-
-    dim = list(dim)
-    if dim and grid is None and not point:
-        return search.named_points(op, form, sizes_of(dim))
-    if grid is None or dim:
-        usual = ",".join(f"{name}={value}" for name, value in grids.usual(op, form).params.items())
-        raise InvalidArgumentError(
-            "what to time",
-            expected="sizes (--dim), or a grid (--grid) with or without --point",
-            got="both" if dim else "none",
-            fix=f"for example --dim {usual}, or --grid core",
-        )
-    wanted = pattern("--point", point)
-    return [at for at in grids.points(op, grid) if form in (None, at.form) and wanted.search(at.name)]
-
-
-def no_points(grid: str | None, point: str) -> InvalidArgumentError:
-    """The error for a grid without any point that was asked for."""
-    return InvalidArgumentError(
-        "--point",
-        expected=f"a form or sizes of the grid {grid}",
-        got=repr(point),
-        fix="look at `bench` without it",
-    )

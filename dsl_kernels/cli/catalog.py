@@ -13,7 +13,7 @@ import typer
 from .. import variants
 from ..arch import GPUS, get_arch
 from ..errors import DslKernelError, InvalidArgumentError, MissingArtifactError
-from ..profile import recorded
+from . import _laboratory as laboratory
 from . import _output as out
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ TELLING = (
 
 def _record(variant: variants.Variant) -> dict[str, Any]:
     """Everything that is known about a variant."""
+
     from ..runtime import artifact, store
-    from ..verification import runs
 
     folder, problem = None, ""
     try:
@@ -50,7 +50,8 @@ def _record(variant: variants.Variant) -> dict[str, Any]:
     except DslKernelError as error:
         problem = f"{error.subject}: {error.got}"
     compiled: Artifact | None = artifact.read(folder, verify=False) if folder is not None else None
-    ran = runs.of(variant)
+    runs = laboratory.offered("runs")
+    ran = runs.of(variant) if runs else []
     return {
         "id": variant.id,
         "op": variant.op,
@@ -65,7 +66,7 @@ def _record(variant: variants.Variant) -> dict[str, Any]:
         "resources": vars(compiled.resources) if compiled else None,
         "evidence": dict(compiled.evidence) if compiled else None,
         "toolchain": dict(compiled.toolchain) if compiled else None,
-        "ran": runs.summary(ran),
+        "ran": runs.summary(ran) if runs else None,
         "runs": [vars(run) for run in ran],
     }
 
@@ -349,7 +350,8 @@ def target_of(arch: str | None, gpu: str | None) -> tuple[str, str, int]:
 
 def _fingerprint(explanation: Explanation) -> dict[str, Any] | None:
     """The recorded profile of the tuned winner, if there is one."""
-    if not explanation.tuned or not explanation.call.gpu:
+    recorded = laboratory.offered("fingerprints")
+    if not explanation.tuned or not explanation.call.gpu or recorded is None:
         return None
     call = explanation.call
     seen = recorded.of(
@@ -506,7 +508,9 @@ def _print_explanation(explanation: Explanation, given: Mapping[str, int], assum
     if explanation.tuned:
         console.print(f"tuned entry: {explanation.tuned['variant']}", markup=False)
         if seen := _fingerprint(explanation):
-            console.print(f"  profiled: {recorded.line(seen)}", markup=False, soft_wrap=True)
+            console.print(
+                f"  profiled: {laboratory.offered('fingerprints').line(seen)}", markup=False, soft_wrap=True
+            )
         for backend, (variant, us, times) in explanation.best_by_backend().items():
             console.print(
                 f"  best of {backend}: {us:.2f} us, {times:.2f} times the fastest: {variant}", markup=False

@@ -12,6 +12,7 @@ import typer
 
 from ..arguments import require_known
 from ..errors import NoVariantError
+from . import _laboratory as laboratory
 from . import _output as out
 from .catalog import complete_dims, target_of
 
@@ -104,8 +105,9 @@ def predict(
 
 
 def _write_timeline(path: Path, variant: str, walked: Sm, call: Call) -> None:
-    from ..profile import timeline as lines
-
+    lines = laboratory.offered("timeline")
+    if lines is None:
+        raise laboratory.missing("--timeline")
     mhz = walked.rates.clock_mhz
     tasks = sorted(walked.tasks, key=lambda task: task.cta)
     rows = [lines.Row(task.cta, 0, task.name, _regions(task, mhz)) for task in tasks]

@@ -19,7 +19,7 @@ import typer
 from .. import __version__, env, measured, problems, variants
 from ..arch import GpuSpec, gpu_row
 from ..errors import DslKernelError
-from ..profile import collect as profiler
+from . import _laboratory as laboratory
 from . import _output as out
 from ._machine import gpus
 
@@ -95,9 +95,19 @@ def _checks() -> Iterator[dict[str, str]]:
     yield from generated
     yield from _toolchain(needed=compiled < total and not _no_jit())
     yield from _gpu(visible)
-    yield from profiler.doctor(gpu=bool(visible))
+    yield from _laboratory(gpu=bool(visible))
     yield from _bundle(present)
     yield from _cache(compiled, total, needed)
+
+
+def _laboratory(gpu: bool) -> Iterator[dict[str, str]]:
+    found = laboratory.packages()
+    missing = laboratory.missing(laboratory.DISTRIBUTION)
+    what = f"{missing.got} (for {', '.join(laboratory.COMMANDS)})"
+    named = ", ".join(package.__name__.partition(".")[0] for package in found)
+    yield _row(laboratory.DISTRIBUTION, OK if found else NOTE, named or what, missing.fix)
+    if (profiler := laboratory.offered("profiler")) is not None:
+        yield from profiler.doctor(gpu=gpu)
 
 
 def _no_jit() -> bool:
@@ -126,7 +136,7 @@ def _environment() -> Iterator[dict[str, str]]:
 
 def _packages() -> Iterator[dict[str, str]]:
     from .. import backends
-    from ..timing.bench import version
+    from ..runtime.toolkit import version
 
     for name, needed, purpose, fix in PACKAGES:
         installed = version(name)
@@ -222,7 +232,7 @@ def _toolchain(needed: bool) -> Iterator[dict[str, str]]:
 
 
 def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    from ..timing.bench import driver_version, version
+    from ..runtime.toolkit import driver_version, version
 
     if not found:
         yield _row(

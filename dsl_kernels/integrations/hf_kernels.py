@@ -28,7 +28,6 @@ ARCHS = {"sm_90a": "9.0a", "sm_100a": "10.0a"}
 # Not exported: commands, tools, other libraries' interfaces.
 _LEFT_OUT = (
     "__main__.py",
-    "cases",
     "cli",
     "compat",
     "dsa",
@@ -36,12 +35,9 @@ _LEFT_OUT = (
     "generated",
     "integrations",
     "prepare.py",
-    "profile",
     "runtime/pool.py",
     "runtime/prune.py",
     "runtime/worker.py",
-    "timing",
-    "verification",
 )
 _SUFFIXES = (".py", ".json")
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -18,9 +18,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 
 from ..arch import RESERVED_SMEM
+from ..arguments import checked
 from ..errors import CacheError, CompileError, ToolchainError
 
 INSTALL_NVCC = "install the CUDA toolkit and set CUDA_HOME, or `pip install 'dsl-kernels[toolkit]'`"
@@ -423,6 +425,25 @@ def _run(command: Sequence[str], folder: Path, subject: str) -> str:
 
 
 @lru_cache(maxsize=32)
+@checked
+def version(package: str) -> str | None:
+    """The installed version of a Python package, without importing it; None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except (metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def driver_version() -> str | None:
+    """The version of the NVIDIA driver; None where nvidia-smi does not answer."""
+    command = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout.strip() else None
+
+
 def _version(path: Path) -> str:
     try:
         text = subprocess.run([str(path), "--version"], capture_output=True, text=True, check=False).stdout

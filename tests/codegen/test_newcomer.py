@@ -21,7 +21,9 @@ from dsl_kernels.arch import ARCHS
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-FOLDERS = ("benchmarks", "codegen", "dsl_kernels", "examples", "generated", "templates", "tests")
+FOLDERS = (
+    "benchmarks", "codegen", "dsl_kernels", "dsl_kernels_lab", "examples", "generated", "templates", "tests",
+)  # fmt: skip
 OP = "row_softmax"
 PYTEST = ("-m", "pytest", "-q", "-rA", "--tb=no", "-n", "0", "-p", "no:cacheprovider")
 
@@ -245,7 +247,7 @@ os.environ["DSL_KERNELS_EXECUTOR"] = "interpreter"
 import torch
 from dsl_kernels import executors, problems
 from dsl_kernels.arch import gpu_row
-from dsl_kernels.timing import bench, grids, measure
+from dsl_kernels_lab.timing import bench, grids, measure
 measure.DEVICE, bench.turns = "cpu", lambda touched: 2
 torch.cuda.current_device, executors.gpu_at_hand = lambda: 0, lambda index: gpu_row("sm_90a")
 timed = []
@@ -280,7 +282,7 @@ def test_bench_draws_times_and_tunes_it(finished) -> None:
 COMPARE_TOY = """
 import json
 from dsl_kernels import backends, variants
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 from dsl_kernels.executors import Interpreter
 found = []
 for variant in variants.variants(backend="toy"):
@@ -297,7 +299,7 @@ print(json.dumps(found))
 LISTED = """
 import json
 from dsl_kernels.cli.machine import _packages
-from dsl_kernels.timing import bench
+from dsl_kernels_lab.timing import bench
 print(json.dumps([list(_packages()), bench.environment()["versions"]]))
 """
 

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 import torch
 
-from dsl_kernels.cases import _gather, reduction
 from dsl_kernels.errors import ToolchainError
 from dsl_kernels.runtime import toolkit
+from dsl_kernels_lab.cases import _gather, reduction
 
 np = pytest.importorskip("numpy")
 emulator = pytest.importorskip("dsl_kernels.emulator")

@@ -8,9 +8,9 @@ import pytest
 
 from dsl_kernels.errors import ToolchainError
 from dsl_kernels.runtime import toolkit
-from dsl_kernels.timing import calibrate
-from dsl_kernels.timing.ceilings import METHODS
-from dsl_kernels.timing.cuda import SHARED_LIMIT
+from dsl_kernels_lab.timing import calibrate
+from dsl_kernels_lab.timing.ceilings import METHODS
+from dsl_kernels_lab.timing.cuda import SHARED_LIMIT
 
 np = pytest.importorskip("numpy")
 emulator = pytest.importorskip("dsl_kernels.emulator")

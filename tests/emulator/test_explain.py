@@ -178,9 +178,9 @@ def test_a_variants_finding_is_explained(tmp_path, monkeypatch):
     """A variant without its first CTA barrier: what `emulate VARIANT --explain` writes about it."""
     import dsl_kernels.executors as executors
     from dsl_kernels import variants
-    from dsl_kernels.cli import _script
-    from dsl_kernels.cli import emulate as command
-    from dsl_kernels.verification import trial
+    from dsl_kernels_lab.cli import _script
+    from dsl_kernels_lab.cli import emulate as command
+    from dsl_kernels_lab.verification import trial
 
     class Broken(executors.Emulator):
         def __init__(self, *args, **kwargs):

@@ -84,8 +84,8 @@ def helpers(folder: Path) -> list[Helper]:
     from dsl_kernels.problems import base, binding, layouts
     from dsl_kernels.runtime import artifact, bundle, cache, launch, pool, prune, store
     from dsl_kernels.tile import describe, plan
-    from dsl_kernels.timing import bench, calibrate, grids, measure
-    from dsl_kernels.verification import runs, trial
+    from dsl_kernels_lab.timing import bench, calibrate, grids, measure
+    from dsl_kernels_lab.verification import runs, trial
 
     gpu = torch.cuda.is_available()
     listed: list[Helper] = []
@@ -453,7 +453,7 @@ def isolated() -> Iterator[Path]:
     Recorded runs and tuned tables that a helper or a command writes go there too.
     """
     from dsl_kernels import measured
-    from dsl_kernels.verification import runs
+    from dsl_kernels_lab.verification import runs
 
     kept = {key: value for key, value in os.environ.items() if not key.startswith("DSL_KERNELS_")}
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):

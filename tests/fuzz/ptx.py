@@ -20,7 +20,7 @@ from dsl_kernels import emulator, variants
 from dsl_kernels.emulator import Interleaving, InternalError
 from dsl_kernels.executors import Emulator
 from dsl_kernels.runtime import cache
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 from . import Counts
 

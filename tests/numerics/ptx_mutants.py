@@ -28,7 +28,7 @@ from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.runtime import bundle, store
 from dsl_kernels.variants import Variant
-from dsl_kernels.verification import reach, trial
+from dsl_kernels_lab.verification import reach, trial
 
 INTERLEAVINGS = 20
 # At most this many sites of a slip in a variant, drawn by their names: the same in every run.

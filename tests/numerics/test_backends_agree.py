@@ -14,7 +14,7 @@ import torch
 from dsl_kernels import problems, variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.executors import Cuda, Emulator
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 WORKLOADS = {
     op: module.AGREED for op, module in kernel_folders.of_each("sizes").items() if hasattr(module, "AGREED")

@@ -19,7 +19,7 @@ from dsl_kernels.tile import executor, threads
 from dsl_kernels.tile.counting import counts_of
 from dsl_kernels.tile.expressions import size_at
 from dsl_kernels.tile.leaf import Leaf
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 VARIANTS = {
     (v.arch, repr(sorted(v.knobs.items()))): v

@@ -15,7 +15,7 @@ from dsl_kernels.errors import InvalidArgumentError, LaunchError, ResidencyError
 from dsl_kernels.executors import Cuda
 from dsl_kernels.ops import Workspace, clear, sparse_mla, topk_selector
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 VARIANTS = [
     pytest.param(v, id=v.id, marks=getattr(pytest.mark, v.arch.replace("_", "").rstrip("a")))

@@ -10,7 +10,7 @@ import pytest
 from dsl_kernels import variants
 from dsl_kernels.emulator import Coverage, EmulatorError, Interleaving
 from dsl_kernels.executors import Emulator
-from dsl_kernels.verification import reach, trial
+from dsl_kernels_lab.verification import reach, trial
 
 pytestmark = [
     pytest.mark.emulator,

@@ -16,7 +16,7 @@ from dsl_kernels.kernels.sparse_mla.leaves import gather
 from dsl_kernels.tile import program
 from dsl_kernels.tile.text import Recorder
 from dsl_kernels.variants import Variant
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 
 def declared(op: str) -> list[Variant]:

@@ -31,7 +31,7 @@ from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.variants import Variant
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 DSLS = ("cutedsl", "tilelang")

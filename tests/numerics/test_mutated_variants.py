@@ -13,7 +13,7 @@ from dsl_kernels import variants
 from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 

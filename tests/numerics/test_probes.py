@@ -22,20 +22,21 @@ from typer.testing import CliRunner
 from codegen.emit import emit
 from codegen.render import render
 from codegen.sweep import instance_of, leaf_modules
-from dsl_kernels import backends, ops, problems, profile, programs, registry, variants
+from dsl_kernels import backends, ops, problems, programs, registry, variants
 from dsl_kernels.arch import ARCHS, ArchSpec, get_arch
 from dsl_kernels.cli import app
 from dsl_kernels.device.torch import probes as leaf
 from dsl_kernels.errors import DeclarationError, ToolchainError
 from dsl_kernels.executors import Emulator, Interpreter
-from dsl_kernels.profile import regions, timeline
 from dsl_kernels.runtime import pool, toolkit
 from dsl_kernels.tile import probes
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile.frontend import recorded
 from dsl_kernels.tile.lang import START, Body
 from dsl_kernels.variants import Variant
-from dsl_kernels.verification import trial
+from dsl_kernels_lab import profile
+from dsl_kernels_lab.profile import regions, timeline
+from dsl_kernels_lab.verification import trial
 
 SIZES = kernel_folders.of_each("sizes")
 # Only run with TEST_ALL=1.

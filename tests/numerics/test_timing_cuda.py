@@ -12,7 +12,7 @@ from dsl_kernels import measured, registry
 from dsl_kernels.cli import app
 from dsl_kernels.dsa.steps import StepSize
 from dsl_kernels.errors import WrongResultError
-from dsl_kernels.timing import bench, grids, measure
+from dsl_kernels_lab.timing import bench, grids, measure
 
 pytestmark = pytest.mark.sm90
 

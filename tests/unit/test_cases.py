@@ -14,8 +14,11 @@ import torch
 from test_docs import script
 from typer.testing import CliRunner
 
-from dsl_kernels import cases, cli
-from dsl_kernels.cases import (
+from dsl_kernels import cli
+from dsl_kernels.errors import ArtifactError, ToolchainError, UnknownNameError
+from dsl_kernels.problems.base import Comparison
+from dsl_kernels_lab import cases
+from dsl_kernels_lab.cases import (
     _counters,
     _gather,
     base,
@@ -27,8 +30,6 @@ from dsl_kernels.cases import (
     transfers,
     triton_attention,
 )
-from dsl_kernels.errors import ArtifactError, ToolchainError, UnknownNameError
-from dsl_kernels.problems.base import Comparison
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "cases"
@@ -594,8 +595,8 @@ def test_running_a_case_without_a_gpu_says_why_not():
 
 
 def test_the_time_of_a_case_holds_for_all_of_the_command(monkeypatch):
-    from dsl_kernels.cases import _counters
-    from dsl_kernels.cli import case as commands
+    from dsl_kernels_lab.cases import _counters
+    from dsl_kernels_lab.cli import case as commands
 
     clock, given = [100.0], {}
 

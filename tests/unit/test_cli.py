@@ -26,8 +26,8 @@ from dsl_kernels.cli import app, machine
 from dsl_kernels.errors import CompileError, ToolchainError
 from dsl_kernels.runtime import cache, pool
 from dsl_kernels.runtime.artifact import Artifact, Operand, Param, Resources
-from dsl_kernels.timing import bench
-from dsl_kernels.verification import runs
+from dsl_kernels_lab.timing import bench
+from dsl_kernels_lab.verification import runs
 
 TEXT = "# stands for a generated module\n"
 

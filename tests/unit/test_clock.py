@@ -18,7 +18,7 @@ from dsl_kernels.clock.work import work_of
 from dsl_kernels.errors import InvalidArgumentError, ScheduleError
 from dsl_kernels.kernels.lightning_indexer.program import decode
 from dsl_kernels.tile import text as t
-from dsl_kernels.verification.reach import attended_heads
+from dsl_kernels_lab.verification.reach import attended_heads
 
 H128 = "sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_cp_async"
 H16 = H128.replace("h128", "h16")

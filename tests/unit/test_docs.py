@@ -15,11 +15,12 @@ from xml.etree import ElementTree
 import pytest
 
 from dsl_kernels import backends, env, errors, measured, variants
-from dsl_kernels.cases import gqa_regions
 from dsl_kernels.tile import kinds
 from dsl_kernels.tile.text import Recorder, View
-from dsl_kernels.timing import results
-from dsl_kernels.verification import runs
+from dsl_kernels_lab import RECORDS
+from dsl_kernels_lab.cases import gqa_regions
+from dsl_kernels_lab.timing import results
+from dsl_kernels_lab.verification import runs
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -29,7 +30,11 @@ DOCUMENTS = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-SOURCES = [path for folder in ("dsl_kernels", "codegen") for path in sorted((ROOT / folder).rglob("*.py"))]
+SOURCES = [
+    path
+    for folder in ("dsl_kernels", "dsl_kernels_lab", "codegen")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 BUDGET_BYTES = 150_000
 
@@ -241,7 +246,7 @@ def test_counts_are_found(text: str, phrases: list[str]) -> None:
 
 def test_records_name_variants_that_exist() -> None:
     known = {v.id for v in variants.variants()}
-    for path in (runs.PATH, *sorted(measured.TUNED.glob("*.json"))):
+    for path in (runs.PATH, *sorted(measured.TUNED.glob("*.json")), *sorted(RECORDS.glob("*.json"))):
         named = set(re.findall(r'"(\w+__(?:tilelang|cutedsl)_sm\w+?__\w+)"', path.read_text()))
         assert named <= known, path.name
 

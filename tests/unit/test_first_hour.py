@@ -12,7 +12,7 @@ from test_measure import POINTS, on_cpu  # noqa: F401
 from dsl_kernels import measured, policies, variants
 from dsl_kernels.arch import GPUS, gpu_row
 from dsl_kernels.errors import InvalidArgumentError
-from dsl_kernels.timing import bench
+from dsl_kernels_lab.timing import bench
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import b200_first_hour as script

@@ -14,7 +14,7 @@ from dsl_kernels.arch import ARCHS, GPUS, ArchSpec, GpuSpec, gpu_row, siblings
 from dsl_kernels.errors import UnsupportedArchError
 from dsl_kernels.executors import Interpreter
 from dsl_kernels.kernels.sparse_mla.policy import MOST_SPLITS
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 DECODE = {"b": 4, "next_n": 1, "heads": 64, "max_pages": 64, "stride": 4096, "pages": 300, "skip_below": 0}
 

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = sorted((ROOT / "dsl_kernels").rglob("*.py"))
+LABORATORY = sorted((ROOT / "dsl_kernels_lab").rglob("*.py"))
 GENERATOR = sorted((ROOT / "codegen").rglob("*.py"))
 # Packages that only the repository has, and packages that commands which only read must not load.
 GENERATOR_ONLY = ("codegen", "jinja2")
@@ -61,7 +62,13 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "module",
-    ["dsl_kernels", "dsl_kernels.registry", "dsl_kernels.variants", "dsl_kernels.cli", "dsl_kernels.profile"],
+    [
+        "dsl_kernels",
+        "dsl_kernels.registry",
+        "dsl_kernels.variants",
+        "dsl_kernels.cli",
+        "dsl_kernels_lab.profile",
+    ],
 )
 def test_what_only_reads_declarations_and_records_loads_nothing_heavy(module: str) -> None:
     loaded = {name.split(".")[0] for name in fresh_import(module)["modules"]}
@@ -115,22 +122,80 @@ def test_importing_the_ops_touches_no_gpu() -> None:
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+@pytest.mark.parametrize("path", [*LIBRARY, *LABORATORY], ids=name_of)
 def test_the_library_knows_nothing_of_the_generator(path: Path) -> None:
     assert not imported(path) & set(GENERATOR_ONLY)
+
+
+# What a server imports. The rest of the library is walked too, by the statements of its files.
+SERVER = (
+    "ops", "dsa.parallel", "dsa.v4", "registry", "executors", "prepare", "runtime.bundle", "runtime.launch",
+    "runtime.pool", "compat.deep_gemm", "compat.flash_mla", "compat.sgl_topk", "compat.vllm_topk",
+    "integrations.sglang", "integrations.vllm",
+)  # fmt: skip
+ALONE = """
+import importlib, sys
+sys.modules["dsl_kernels_lab"] = None
+for name in sys.argv[1:]:
+    importlib.import_module(f"dsl_kernels.{name}")
+import torch
+from dsl_kernels import ops
+lengths = torch.tensor([64], dtype=torch.int32)
+ids = ops.topk_selector(torch.arange(64.0)[None], lengths, 8, executor="interpreter")
+print(sorted(ids.flatten().tolist()))
+"""
+
+
+def test_a_server_needs_no_laboratory() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, *SERVER], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and json.loads(done.stdout) == list(range(56, 64)), done.stderr
+    loaded = fresh_import(
+        "dsl_kernels.ops, dsl_kernels.dsa, dsl_kernels.registry, dsl_kernels.integrations.vllm"
+    )
+    assert not [name for name in loaded["modules"] if name.startswith("dsl_kernels_lab")]
+
+
+@pytest.mark.parametrize("path", [*LIBRARY, *GENERATOR], ids=name_of)
+def test_the_library_and_the_generator_know_nothing_of_the_laboratory(path: Path) -> None:
+    assert "dsl_kernels_lab" not in imported(path)
+
+
+@pytest.mark.parametrize("part", ("cases", "cli", "profile", "timing", "verification"))
+def test_the_laboratory_is_beside_the_library_and_uses_it(part: str) -> None:
+    assert not (ROOT / "dsl_kernels" / part).exists() or part == "cli"
+    of_part = [path for path in LABORATORY if path.is_relative_to(ROOT / "dsl_kernels_lab" / part)]
+    assert of_part and any("dsl_kernels" in imported(path) for path in of_part)
+
+
+MOST_LINES_IN_ALL = 64_000
+"""Lines of Python in `dsl_kernels` and `codegen` together. The number only falls."""
+
+
+def test_the_library_and_the_generator_grow_no_further() -> None:
+    lines = sum(path.read_text().count("\n") for path in (*LIBRARY, *GENERATOR))
+    assert lines <= MOST_LINES_IN_ALL, f"{lines} lines: take out as many as were added"
+    assert MOST_LINES_IN_ALL - lines < 1000, f"{lines} lines: lower MOST_LINES_IN_ALL"
 
 
 # Layers for all operations: whatever is special about one is declared by its problem.
 GENERIC = (
     "arguments", "dtypes", "executors", "ops/_base", "ops/_library", "ops/_operands", "ops/_views",
     "ops/workspace", "problems/base", "registry", "runtime/driver", "runtime/launch", "tile/cta",
-    "tile/executor",
-    "tile/interpreter", "tile/lang", "tile/plan", "timing/bench", "verification/runs", "verification/trial",
+    "tile/executor", "tile/interpreter", "tile/lang", "tile/plan",
 )  # fmt: skip
+GENERIC_PATHS = (
+    *(ROOT / f"dsl_kernels/{name}.py" for name in GENERIC),
+    *(
+        ROOT / f"dsl_kernels_lab/{name}.py"
+        for name in ("timing/bench", "verification/runs", "verification/trial")
+    ),
+)
 
 
-@pytest.mark.parametrize("name", GENERIC)
-def test_generic_layers_name_no_operand(name: str) -> None:
+@pytest.mark.parametrize("path", GENERIC_PATHS, ids=name_of)
+def test_generic_layers_name_no_operand(path: Path) -> None:
     from dsl_kernels import problems
 
     specs = [s for op in problems.names() for form in problems.get(op).forms.values() for s in form]
@@ -138,13 +203,13 @@ def test_generic_layers_name_no_operand(name: str) -> None:
     # Single letters, and words with other meanings.
     meant = {"out", "splits", "values", "positions", "weights", "arrivals", "absolute", "interleave"}
     names -= {name for name in names if len(name) == 1} | meant
-    for node in nodes(ROOT / "dsl_kernels" / f"{name}.py"):
+    for node in nodes(path):
         used = {getattr(node, field, None) for field in ("value", "id", "attr", "arg")}
         used = {value for value in used if isinstance(value, str)}
-        assert not used & names, f"{name}.py:{node.lineno} names {', '.join(sorted(used & names))}"
+        assert not used & names, f"{name_of(path)}:{node.lineno} names {', '.join(sorted(used & names))}"
 
 
-@pytest.mark.parametrize("path", [*LIBRARY, *GENERATOR], ids=name_of)
+@pytest.mark.parametrize("path", [*LIBRARY, *LABORATORY, *GENERATOR], ids=name_of)
 def test_no_assert_and_no_print(path: Path) -> None:
     for node in nodes(path):
         assert not isinstance(node, ast.Assert), f"{name_of(path)}:{node.lineno} asserts: raise a typed error"
@@ -155,7 +220,7 @@ def test_no_assert_and_no_print(path: Path) -> None:
 MOST_LINES = 600
 
 
-@pytest.mark.parametrize("path", [*LIBRARY, *GENERATOR], ids=name_of)
+@pytest.mark.parametrize("path", [*LIBRARY, *LABORATORY, *GENERATOR], ids=name_of)
 def test_no_file_is_too_long_to_read(path: Path) -> None:
     lines = path.read_text().count("\n")
     assert lines <= MOST_LINES, f"{name_of(path)} has {lines} lines: give what belongs together a module"
@@ -166,7 +231,7 @@ def module_of(path: Path) -> str:
 
 
 # Without the package itself, whose attributes are loaded lazily.
-MODULES = {module_of(path): path for path in (*LIBRARY, *GENERATOR)}
+MODULES = {module_of(path): path for path in (*LIBRARY, *LABORATORY, *GENERATOR)}
 del MODULES["dsl_kernels"]
 
 

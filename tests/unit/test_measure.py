@@ -20,7 +20,6 @@ from codegen.sweep import Instance, combinations
 from dsl_kernels import executors, measured, ops, problems, programs, registry, variants
 from dsl_kernels._discover import module_names
 from dsl_kernels.arch import GPUS, get_arch, gpu_row
-from dsl_kernels.cli import run as cli_run
 from dsl_kernels.dsa import steps
 from dsl_kernels.errors import (
     ExecutorUnavailableError,
@@ -30,7 +29,8 @@ from dsl_kernels.errors import (
     WrongResultError,
 )
 from dsl_kernels.kernels.sparse_mla.forms import PAGED
-from dsl_kernels.timing import bench, calibrate, grids, measure
+from dsl_kernels_lab.cli import bench as cli_bench
+from dsl_kernels_lab.timing import bench, calibrate, grids, measure, report
 
 GPU = "NVIDIA H200"
 
@@ -494,7 +494,7 @@ def test_a_wrong_result_is_never_recorded(on_cpu, monkeypatch):
 
 def test_rows_of_a_prompt_and_of_dense_attention_are_checked_too(on_cpu, monkeypatch):
     """The forms that other cases omit: selection without a block table; inputs drawn for a workload."""
-    from dsl_kernels.timing.grids import topk_selector as grid
+    from dsl_kernels_lab.timing.grids import topk_selector as grid
 
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
     monkeypatch.setattr(grid, "DECODE_ROWS", 2)
@@ -518,7 +518,7 @@ def test_regret_compares_what_is_selected_with_the_fastest(on_cpu, monkeypatch):
     assert (regret["variant"], regret["us"]) == (chosen, names.index(chosen) + 1.0)
     assert regret["regret"]["best"] == names[0] and regret["regret"]["lost"] == names.index(chosen)
     assert regret["regret"]["variants"] == len(names)
-    [summary] = grids.regrets(
+    [summary] = report.regrets(
         [regret, {**regret, "point": "other", "regret": {**regret["regret"], "lost": 99.0}}]
     )
     assert (summary["points"], summary["worst"], summary["where"]) == (2, 99.0, "other")
@@ -583,7 +583,7 @@ def test_points_of_the_record_file_are_skipped_and_a_limit_leaves_the_rest(on_cp
     path = tmp_path / "rows.jsonl"
     args = ("--no-baseline", "--json", "--out", str(path))
     # Only in this module, as other threads of the process also read the time.
-    monkeypatch.setattr(cli_run, "time", SimpleNamespace(monotonic=iter(range(0, 10**6, 10)).__next__))
+    monkeypatch.setattr(cli_bench, "time", SimpleNamespace(monotonic=iter(range(0, 10**6, 10)).__next__))
     first = json.loads(bench_command(monkeypatch, *args, "--limit", "15").stdout)
     assert len(first["records"]) == 1 and first["left_out"] == len(POINTS) - 1
     # The process was killed while it wrote a line.
@@ -715,7 +715,7 @@ def test_a_sustained_run_fills_its_second(monkeypatch):
 
 
 def test_attention_is_timed_within_a_step_on_demand(on_cpu, monkeypatch):
-    from dsl_kernels.timing.grids import sparse_mla as grid
+    from dsl_kernels_lab.timing.grids import sparse_mla as grid
 
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
     monkeypatch.setattr(grid, "STEP_CONTEXT", 200)

@@ -31,7 +31,7 @@ from dsl_kernels.ops import (
 )
 from dsl_kernels.problems.base import UNDEFINED, Workload
 from dsl_kernels.tile.executor import Executor
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 CPU = {"executor": "interpreter"}
 

@@ -39,7 +39,7 @@ from dsl_kernels.ops import (
 )
 from dsl_kernels.problems.binding import Bound
 from dsl_kernels.problems.layouts import pack_v4_pages
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 CPU = {"executor": "interpreter"}
 

@@ -27,7 +27,7 @@ from dsl_kernels.kernels.merge_entries import problem as merge_entries
 from dsl_kernels.problems.base import OperandSpec
 from dsl_kernels.problems.peers import MOST_PEERS, dealt
 from dsl_kernels.tile.leaf_text import Array, LeafRecorder
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 EXECUTORS = ("interpreter", "emulator")
 OPS = ("merge_outputs", "merge_entries")

@@ -16,8 +16,8 @@ from dsl_kernels.ops import _operands
 from dsl_kernels.problems.base import OperandSpec
 from dsl_kernels.problems.binding import bind
 from dsl_kernels.problems.layouts import pack_fp8_tokens, unpack_fp8_tokens
-from dsl_kernels.profile import regions
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.profile import regions
+from dsl_kernels_lab.verification import trial
 
 # Half a unit in the last place of bf16, which has eight significant bits, relative to the value.
 BF16_ROUNDING = 2.0**-9

@@ -28,7 +28,7 @@ from dsl_kernels.dsa.check import check
 from dsl_kernels.errors import InvalidArgumentError
 from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
 from dsl_kernels.tile.executor import Executor
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 pytestmark = pytest.mark.usefixtures("few_sms")
 ARCHS = ("sm_90a", "sm_100a")

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dsl_kernels import problems, profile, variants
+from dsl_kernels import problems, variants
 from dsl_kernels.cli import app
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError, ToolchainError, UnknownNameError
 from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
-from dsl_kernels.profile import collect, metrics, targets
+from dsl_kernels_lab import profile
+from dsl_kernels_lab.profile import collect, metrics, targets
 
 COMMON = ["--dim", "t=64,heads=16", "--variant", "triton"]
 
@@ -209,13 +210,13 @@ def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyP
     import torch
 
     from dsl_kernels.kernels.sparse_mla import problem
-    from dsl_kernels.timing import grids, measure
+    from dsl_kernels_lab.timing import grids, measure
 
     monkeypatch.setattr(measure, "DEVICE", "cpu")
     drawn = []
     prepare = grids.prepare
     monkeypatch.setattr(grids, "prepare", lambda point, seed: drawn.append(prepare(point, seed)) or drawn[-1])
-    monkeypatch.setattr("dsl_kernels.timing.bench.turns", lambda touched: 1)
+    monkeypatch.setattr("dsl_kernels_lab.timing.bench.turns", lambda touched: 1)
     made = targets.target("sparse_mla", {"t": 2, "pages": 8, "topk": 128}, "torch")
     given = drawn[0].baseline[-1]
     inputs = {name: given[name] for name in ("q_nope", "q_pe", "ckv", "kpe", "indices")}

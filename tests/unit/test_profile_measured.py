@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from dsl_kernels import profile
-from dsl_kernels.profile import rules
+from dsl_kernels_lab import profile
+from dsl_kernels_lab.profile import rules
 
 pytest.importorskip("pydantic")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsl_kernels.profile import metrics
+from dsl_kernels_lab.profile import metrics
 
 DATA = Path(__file__).parent / "data"
 # The suffixes of each kind of metric.

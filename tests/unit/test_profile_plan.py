@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from dsl_kernels import problems, profile, variants
+from dsl_kernels import problems, variants
 from dsl_kernels.cli import app
 from dsl_kernels.errors import ArgumentTypeError, ArtifactError, InvalidArgumentError, UnknownNameError
-from dsl_kernels.profile import Diagnosis, Finding, Fingerprint
-from dsl_kernels.profile.data import describe_ids, read_ids
-from dsl_kernels.timing.grids import per_second
+from dsl_kernels_lab import profile
+from dsl_kernels_lab.profile import Diagnosis, Finding, Fingerprint
+from dsl_kernels_lab.profile.data import describe_ids, read_ids
+from dsl_kernels_lab.timing.grids import per_second
 
 KEPT = Path(__file__).parent / "data" / "kernels_h200.json.xz"
 RUNNER = CliRunner()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsl_kernels.profile import KernelReport, Workload, diagnose, fingerprint, metrics
+from dsl_kernels_lab.profile import KernelReport, Workload, diagnose, fingerprint, metrics
 
 
 def figures(**values: float) -> KernelReport:

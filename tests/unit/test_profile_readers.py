@@ -8,9 +8,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from dsl_kernels import profile
 from dsl_kernels.errors import ArtifactError, ToolchainError
-from dsl_kernels.profile import metrics, readers
+from dsl_kernels_lab import profile
+from dsl_kernels_lab.profile import metrics, readers
 
 IDENTITY = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",'

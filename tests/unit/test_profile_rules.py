@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dsl_kernels import measured, profile, variants
+from dsl_kernels import measured, variants
 from dsl_kernels.cli import app
 from dsl_kernels.errors import ArtifactError
-from dsl_kernels.profile import (
+from dsl_kernels_lab import profile
+from dsl_kernels_lab.profile import (
     Fingerprint,
     Issue,
     NcuRule,
@@ -23,7 +24,7 @@ from dsl_kernels.profile import (
     recorded,
     rules,
 )
-from dsl_kernels.timing.ceilings import Ceilings, Point, path_of, read_ceilings
+from dsl_kernels_lab.timing.ceilings import Ceilings, Point, path_of, read_ceilings
 
 GATHER = Workload(
     "sparse_mla", "bf16", read_bytes=151e6, row_bytes=1152, footprint_bytes=302e6, order="random"
@@ -186,7 +187,7 @@ def test_explain_shows_what_the_tuned_winner_looked_like(
     seen = recorded.summary(profile.diagnose(gathering(70.0, sol={"dram": 0.41}), CEILINGS))
     kept = {**{name: entry[name] for name in ("op", "form", "bucket", "variant")}, **seen}
     recorded.write("NVIDIA H200", [kept], {}, tmp_path)
-    monkeypatch.setattr(recorded, "TUNED", tmp_path)
+    monkeypatch.setattr(recorded, "RECORDS", tmp_path)
     sizes = ",".join(f"{name}={value}" for name, value in entry["bucket"].items())
     words = ["explain", "sparse_mla", "--gpu", "NVIDIA H200", "--dim", f"{sizes},n=262144"]
     done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from dsl_kernels import problems, variants
 from dsl_kernels.cli import app
 from dsl_kernels.errors import ArtifactError, InvalidArgumentError, ToolchainError, WrongResultError
-from dsl_kernels.timing import bench, grids, peers, recording, results
-from dsl_kernels.timing.recording import Item
-from dsl_kernels.timing.results import PeerTime, Results, Row, Run
+from dsl_kernels_lab.timing import bench, grids, peers, recording, results
+from dsl_kernels_lab.timing.recording import Item
+from dsl_kernels_lab.timing.results import PeerTime, Results, Row, Run
 
 GPU = "NVIDIA H200"
 KERNEL = variants.variants("sparse_mla", arch="sm_90a")[0].id
@@ -515,7 +515,7 @@ def test_a_small_vllm_is_unpacked_from_a_wheel(tmp_path) -> None:
 def test_a_result_that_is_not_ours_is_far_from_it() -> None:
     scores = torch.randn(4, 50)
     right = scores.topk(8, dim=1).indices
-    wrong = importlib.import_module("dsl_kernels.timing.peers.topk_selector")._wrong
+    wrong = importlib.import_module("dsl_kernels_lab.timing.peers.topk_selector")._wrong
     assert wrong(right, scores, 8) == 0.0
     assert wrong(right.roll(1, 0), scores, 8) == 1.0 and wrong(right - 60, scores, 8) == 1.0
     assert (

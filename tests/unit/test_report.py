@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dsl_kernels import measured, problems
 from dsl_kernels.cli import app
 from dsl_kernels.errors import ArtifactError, InvalidArgumentError
-from dsl_kernels.timing import grids, report
+from dsl_kernels_lab.timing import grids, report
 
 GPU = "NVIDIA H200"
 
@@ -96,15 +96,15 @@ def test_the_command_writes_one_page_with_its_pictures(tmp_path) -> None:
 
 
 def test_without_matplotlib_the_page_says_what_is_missing(monkeypatch) -> None:
-    from dsl_kernels.cases import _figures
     from dsl_kernels.errors import ToolchainError
+    from dsl_kernels_lab.cases import _figures
 
     def missing(*args, **kwargs):
         raise ToolchainError("matplotlib", expected="it", got="none", fix="install it")
 
     monkeypatch.setattr(_figures, "panels", missing)
     text = report.page(RECORDS).markdown()
-    assert "dsl-kernels[profile]" in text and "| rows=16" in text
+    assert "dsl-kernels-lab[profile]" in text and "| rows=16" in text
 
 
 def test_steps_and_regrets_have_tables() -> None:

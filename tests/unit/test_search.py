@@ -16,7 +16,6 @@ from dsl_kernels import env, executors, measured, ops, registry, variants
 from dsl_kernels.arch import gpu_row
 from dsl_kernels.cli import app
 from dsl_kernels.cli._output import sizes_of
-from dsl_kernels.cli.tune import seconds_of
 from dsl_kernels.errors import (
     CompileError,
     InvalidArgumentError,
@@ -25,7 +24,8 @@ from dsl_kernels.errors import (
     UnknownNameError,
 )
 from dsl_kernels.runtime import pool, store
-from dsl_kernels.timing import bench, grids, measure, search
+from dsl_kernels_lab.cli.tune import seconds_of
+from dsl_kernels_lab.timing import bench, grids, measure, search
 
 GPU = "NVIDIA H200"
 POINT = grids.Point("topk_selector", "default", {"rows": 2, "len": 300, "k": 64})
@@ -235,7 +235,7 @@ def test_a_kernel_that_hangs_ends_the_process_and_says_what_to_do(monkeypatch, c
     monkeypatch.setattr(search.os, "_exit", lambda code: codes.append(code) or ended.set())
     monkeypatch.setattr(search, "HUNG_SECONDS", 0.05)
     variant = variants.variants("topk_selector")[0]
-    with caplog.at_level(logging.ERROR, "dsl_kernels"), search._watched(variant):
+    with caplog.at_level(logging.ERROR, "dsl_kernels_lab"), search._watched(variant):
         assert ended.wait(10)
     assert (
         codes == [search.HUNG_STATUS]

@@ -22,7 +22,15 @@ from dsl_kernels.dsa import steps
 from dsl_kernels.runtime import bundle, cache
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = ("dsl_kernels", "generated", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+SHIPPED = (
+    "dsl_kernels",
+    "dsl_kernels_lab",
+    "generated",
+    "pyproject.toml",
+    "setup.py",
+    "README.md",
+    "LICENSE",
+)
 PROBE = """
 import json
 from dsl_kernels import variants

@@ -16,7 +16,7 @@ import torch
 from dsl_kernels.dsa import compressor, v4
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
 from dsl_kernels.problems.layouts import unpack_index_keys, unpack_v4_pages
-from dsl_kernels.timing import bench, measure
+from dsl_kernels_lab.timing import bench, measure
 
 
 def drawn(n: int, ratio: int, parts: int, dim: int, seed: int = 3) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ from dsl_kernels.emulator import Interleaving
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.variants import Variant
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 

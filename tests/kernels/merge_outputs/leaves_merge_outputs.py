@@ -9,7 +9,7 @@ from leaf_probes import Probe, case
 
 from dsl_kernels import problems
 from dsl_kernels.kernels.merge_outputs import leaves as leaf
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 WARPS = 2
 

@@ -17,8 +17,8 @@ from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile.expressions import size_at
 from dsl_kernels.tile.lang import LaunchPlan
 from dsl_kernels.tile.plan import words_of
-from dsl_kernels.verification import trial
-from dsl_kernels.verification.reach import attended_heads
+from dsl_kernels_lab.verification import trial
+from dsl_kernels_lab.verification.reach import attended_heads
 
 VARIANTS = [v for v in variants.variants("sparse_mla", arch="sm_90a") if v.knobs.get("slices", 1) > 1]
 BLACKWELL = variants.variants("sparse_mla", arch="sm_100a")

@@ -16,8 +16,8 @@ from dsl_kernels.kernels.sparse_mla.forms import PAGED
 from dsl_kernels.kernels.sparse_mla.policy import launch
 from dsl_kernels.kernels.sparse_mla.program.common import shares_out
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.verification import trial
-from dsl_kernels.verification.reach import attended_heads
+from dsl_kernels_lab.verification import trial
+from dsl_kernels_lab.verification.reach import attended_heads
 
 VARIANTS = [v for v in variants.variants("sparse_mla") if shares_out(SimpleNamespace(**v.knobs))]
 # Ids of V4's second scope. Tiles per query, and CTAs per block of heads: parts of queries, whole queries,

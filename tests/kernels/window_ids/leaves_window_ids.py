@@ -6,7 +6,7 @@ from leaf_probes import Probe, case, spread
 
 from dsl_kernels import problems
 from dsl_kernels.kernels.window_ids import leaves as leaf
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 THREADS = 64
 

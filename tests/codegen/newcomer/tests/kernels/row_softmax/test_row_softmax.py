@@ -6,7 +6,7 @@ import torch
 
 from dsl_kernels import problems
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 PROBLEM = problems.get("row_softmax")
 

@@ -7,7 +7,7 @@ import torch
 from dsl_kernels import problems, programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.tile.counting import counts_of
-from dsl_kernels.verification import trial
+from dsl_kernels_lab.verification import trial
 
 PROBLEM = problems.get("rms_norm")
 

@@ -1,0 +1,197 @@
+"""Where each variant has run and matched the reference, so that listings stay honest.
+
+`python -m dsl_kernels verify --record` writes `runs.json`. A record names the source that ran: the generated
+module and the device helpers that it imports. It no longer counts once their code has changed; comments,
+docstrings and line breaks may change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dsl_kernels.arguments import as_json, checked
+from dsl_kernels.backends.base import imported_helpers
+from dsl_kernels.errors import ArtifactError, CacheError
+from dsl_kernels.runtime.storage import read_file, write_atomically
+from dsl_kernels.variants import Variant
+
+SCHEMA = 2
+PATH = Path(__file__).resolve().parent / "runs.json"
+EXECUTORS = ("cuda", "emulator", "interpreter")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One executor's record: where it ran (a GPU's name, or "CPU"), when, and on how many workloads.
+
+    `current` says whether the source is still the same. `counted` is what the emulator counted in one launch:
+    the workload, its instructions, and figures by pipe and memory level.
+    """
+
+    executor: str
+    where: str
+    date: str
+    workloads: int
+    current: bool
+    counted: Mapping[str, Any] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, stamp: int) -> Mapping[str, Any]:
+    try:
+        content = json.loads(read_file(path).decode())
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"schema {content['schema']}")
+        return dict(content["runs"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            str(path), expected=f"records of schema {SCHEMA}", got=str(error), fix="restore or delete it"
+        ) from None
+
+
+def source_of(variant: Variant) -> str:
+    """SHA-256 of a variant's program text: its generated module, and its device helpers with their names."""
+    return _digest(variant, variant.sha256, lambda content: content)
+
+
+def program_of(variant: Variant) -> str:
+    """SHA-256 of the same files' code, without comments, docstrings and line breaks."""
+    return _digest(variant, hashlib.sha256(program(variant.path.read_bytes())).hexdigest(), program)
+
+
+def _digest(variant: Variant, module: str, read: Callable[[bytes], bytes]) -> str:
+    digest = hashlib.sha256(module.encode())
+    for path in imported_helpers(variant.path, variant.backend):
+        digest.update(f"{path.name}\0".encode() + hashlib.sha256(read(path.read_bytes())).digest())
+    return digest.hexdigest()
+
+
+_LAYOUT = ("NEWLINE", "INDENT", "DEDENT")
+_SILENT = ("COMMENT", "NL", "ENCODING")
+
+
+@lru_cache(maxsize=256)
+def program(source: bytes) -> bytes:
+    """The significant tokens of Python source, the same under every Python version; other text unchanged."""
+    try:
+        named = [
+            (tokenize.tok_name[token.type], token.string, token.start, token.end)
+            for token in tokenize.tokenize(io.BytesIO(source).readline)
+        ]
+        lines = io.StringIO(source.decode()).readlines()
+    except (tokenize.TokenError, SyntaxError, UnicodeDecodeError):
+        return source
+    tokens = [
+        (kind, "" if kind in _LAYOUT else string)
+        for kind, string in whole_strings(named, lines)
+        if kind not in _SILENT
+    ]
+    significant: list[str] = []
+    for i, (kind, string) in enumerate(tokens):
+        # Drop a string that is a statement: the token before it ends a line or begins a block.
+        if kind == "STRING" and (i == 0 or tokens[i - 1][0] in _LAYOUT) and tokens[i + 1][0] == "NEWLINE":
+            tokens[i + 1] = ("NL", "")
+        elif kind != "NL":
+            significant.append(f"{kind} {string}")
+    return "\n".join(significant).encode()
+
+
+# Kind, text, and the rows (from 1) and columns where a token starts and ends.
+Token = tuple[str, str, tuple[int, int], tuple[int, int]]
+
+
+def whole_strings(tokens: Iterable[Token], lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Kinds and texts of tokens. An f-string is one STRING, as before Python 3.12, which splits it."""
+    depth, begin = 0, (1, 0)
+    for kind, string, start, end in tokens:
+        if kind in ("FSTRING_START", "TSTRING_START"):
+            begin = begin if depth else start
+            depth += 1
+        elif kind in ("FSTRING_END", "TSTRING_END"):
+            depth -= 1
+            if not depth:
+                yield "STRING", _between(lines, begin, end)
+        elif not depth:
+            yield kind, string
+
+
+def _between(lines: Sequence[str], start: tuple[int, int], end: tuple[int, int]) -> str:
+    rows = list(lines[start[0] - 1 : end[0]])
+    rows[-1] = rows[-1][: end[1]]
+    rows[0] = rows[0][start[1] :]
+    return "".join(rows)
+
+
+@checked
+def of(variant: Variant, path: Path | None = None) -> list[Run]:
+    """The records of a variant, hardware first."""
+    path = path or PATH
+    if not path.exists():
+        return []
+    mine = _read(path, path.stat().st_mtime_ns).get(variant.id, {})
+    source = source_of(variant) if mine else ""
+    # Tokens are compared only if the texts differ.
+    same = all(item["source"] == source for item in mine.values())
+    program_hash = "" if same else program_of(variant)
+    return [
+        Run(
+            name,
+            item["where"],
+            item["date"],
+            int(item["workloads"]),
+            item["source"] == source or (not same and item.get("program") == program_hash),
+            item.get("counted", {}),
+        )
+        for name in EXECUTORS
+        if (item := mine.get(name)) is not None
+    ]
+
+
+@checked
+def summary(records: list[Run]) -> str:
+    """One phrase: the GPUs that ran it, or else the other executors; "not run" if nothing ran."""
+    current = [r for r in records if r.current]
+    if not current:
+        return "changed since it ran" if records else "not run"
+    return ", ".join(r.where.removeprefix("NVIDIA ") if r.executor == "cuda" else r.executor for r in current)
+
+
+@checked
+def record(
+    variant: Variant,
+    executor: str,
+    where: str,
+    date: str,
+    workloads: int,
+    path: Path | None = None,
+    counted: Mapping[str, Any] | None = None,
+) -> None:
+    """Add or replace one record.
+
+    Raises:
+        ArtifactError: the existing records are damaged.
+        CacheError: they cannot be written.
+    """
+    path = path or PATH
+    runs = dict(_read(path, path.stat().st_mtime_ns)) if path.exists() else {}
+    entry = {"where": where, "date": date, "workloads": workloads}
+    entry |= {"source": source_of(variant), "program": program_of(variant)}
+    if counted:
+        entry["counted"] = dict(counted)
+    of_variant = {**runs.get(variant.id, {}), executor: entry}
+    content = {"schema": SCHEMA, "runs": {**runs, variant.id: of_variant}}
+    text = as_json("counted", content, indent=1, sort_keys=True)
+    try:
+        write_atomically(path, f"{text}\n".encode())
+    except OSError as error:
+        raise CacheError(
+            str(path), expected="a file that can be written", got=str(error), fix="correct its permissions"
+        ) from None
