@@ -15,7 +15,7 @@ from dsl_kernels.arch import GPUS, GpuSpec
 from dsl_kernels.clock import cached
 from dsl_kernels.runtime.storage import write_atomically
 from dsl_kernels.variants import Variant
-from dsl_kernels.verification import runs
+from dsl_kernels_lab.verification import runs
 
 # At most MOST launches of a variant are walked, each at least APART octaves away from the others.
 MOST, APART = 24, 0.3
