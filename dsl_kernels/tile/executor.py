@@ -176,7 +176,8 @@ class Executor:
             self._land(0)
 
     def do_copy_columns(self, copy: t.CopyColumns) -> None:
-        target, source = self._view(copy.target), self._view(copy.source)
+        target = self._view(copy.target)
+        source = self._view(copy.source).view(target.dtype)
         use = copy.source.pipeline
         reads = frozenset([(use, self._value(copy.source.use))] if use is not None else [])
 

@@ -1,4 +1,4 @@
-"""Boxes of tensor maps whose rows are 64 bytes, with the 64-byte swizzle that products of numbers of 4 bits read.
+"""Boxes of tensor maps with rows of 64 bytes, in the 64-byte swizzle: operands of 4-bit products.
 
 Boxes and coordinates are given outermost first, as in `boxes`, of which this is the narrow half.
 """
@@ -11,7 +11,7 @@ from .bulk import MANY
 
 
 def box_map(pointer, dtype, box):
-    """Tensor-copy atom and coordinates over a nominal tensor: the runtime encodes tensor maps with the real extents and strides."""
+    """Tensor-copy atom and coordinates over a nominal tensor; the runtime encodes the real one."""
     inner, shape, strides = tuple(reversed(box)), [], [1]
     for extent in inner:
         shape.append(max(extent, 2))

@@ -1,4 +1,4 @@
-"""Blackwell's MMA with a factor for each 32 elements of a row, in tensor memory: of e4m3 (mxf8f6f4) or e2m1 (mxf4)."""
+"""Blackwell's MMA with a factor for 32 elements of a row: of e4m3 (mxf8f6f4), or of pairs of e2m1 (mxf4)."""
 
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -9,7 +9,7 @@ from . import tcgen05_ws
 
 # Exponents as factors (ue8m0).
 UE8M0 = 1 << 23
-# By dtype: the kind of product, the format's number in an instruction descriptor, numbers of a byte, factors of a step.
+# By dtype: the kind of product, the format in a descriptor, numbers in a byte, factors of a step.
 KINDS = {
     "float8_e4m3": ("mxf8f6f4.block_scale.scale_vec::1X", 0, 1, 1),
     "float4_e2m1x2": ("mxf4.block_scale.scale_vec::2X", 1, 2, 2),
@@ -48,7 +48,7 @@ class Product(tcgen05_ws.Product):
         with cute.arch.elect_one():
             for step in range(self.row // STEP_BYTES):
                 adds = Int32(1) if step else Int32(accumulate)
-                # A step's factors are bytes of their word from this one on; the descriptor takes its number twice.
+                # A step's factors begin with this byte of their word; the descriptor takes its number twice.
                 first = step * self.factors
                 of_step = self.shape | first << 4 | first << 29
                 of_step = of_step - (1 << 32) if of_step >> 31 else of_step

@@ -5,12 +5,15 @@ import tilelang.language as T
 SOURCE = r"""
 namespace tcgen05 {
 template <class A, class B>
-__device__ __forceinline__ void multiply_pairs(unsigned sums, const A& a, const B& b, unsigned by_a, unsigned by_b, int step, unsigned shape, int adds) {
+__device__ __forceinline__ void multiply_pairs(unsigned sums, const A& a, const B& b, unsigned by_a,
+                                               unsigned by_b, int step, unsigned shape, int adds) {
   if (cute::elect_one_sync())
     asm volatile("{ .reg .pred p;\nsetp.ne.u32 p, %4, 0;\n"
-                 "tcgen05.mma.cta_group::1.kind::mxf4.block_scale.scale_vec::2X [%0], %1, %2, %3, [%5], [%6], p; }"
-                 :: "r"(sums), "l"(uint64_t(a + 32 * step)), "l"(uint64_t(b + 32 * step)), "r"(shape | step << 5 | step << 30),
-                    "r"(step ? 1 : adds), "r"(by_a), "r"(by_b) : "memory");
+                 "tcgen05.mma.cta_group::1.kind::mxf4.block_scale.scale_vec::2X"
+                 " [%0], %1, %2, %3, [%5], [%6], p; }"
+                 :: "r"(sums), "l"(uint64_t(a + 32 * step)), "l"(uint64_t(b + 32 * step)),
+                    "r"(shape | step << 5 | step << 30), "r"(step ? 1 : adds), "r"(by_a), "r"(by_b)
+                 : "memory");
 }
 }  // namespace tcgen05
 """
@@ -27,7 +30,7 @@ UE8M0, E2M1, STEPS = 1 << 23, 1 << 7 | 1 << 10, 2
 
 @T.macro
 def multiply_pairs(a, a_slot, b, b_slot, acc, acc_slot, by_a, by_b, n, clear):
-    """acc (+)= a b^T of 128 rows by n over 128 of e2m1, each 32 of which have a factor in `by_a` and in `by_b`."""
+    """acc (+)= a b^T of 128 rows by n, K = 128 of e2m1, with a factor for each 32 in `by_a` and `by_b`."""
     a_desc = T.alloc_tcgen05_smem_desc()
     b_desc = T.alloc_tcgen05_smem_desc()
     T.initialize_tcgen05_descriptor(

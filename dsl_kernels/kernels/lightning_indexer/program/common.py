@@ -58,7 +58,9 @@ class Kernel(Names):
     """Pipelines, operands, sizes, scalars and buffers of scoring; which buffers there are depends on the schedule."""
 
     keys: Channel
+    key_factors: Channel
     queries: Channel
+    query_factors: Channel
     scores: Channel
     block_table: Global
     k_cache: Global
@@ -66,6 +68,7 @@ class Kernel(Names):
     k_start: Global
     logits: Global
     maxima: Global
+    q_scales: Global
     seq_lens: Global
     weights: Global
     b: Int32
@@ -100,7 +103,7 @@ def rows_of_product(k: SimpleNamespace, most_columns: int) -> Size:
 
 def of_any(k: SimpleNamespace) -> bool:
     """Whether a kernel takes pages of any size, and fewer dims and heads than it is built for: zeros stand for what is left."""
-    return bool(k.kind != "plain")
+    return k.kind not in ("plain", "mxfp4")
 
 
 def of_blocks(k: SimpleNamespace) -> bool:
