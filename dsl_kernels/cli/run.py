@@ -342,12 +342,16 @@ def bench(
     gpu = timing.require_gpu()
     import torch
 
+    from .. import executors, registry
     from ..timing import grids
 
+    # Points of a grid may have a form that only another architecture has.
+    arch = executors.gpu_at_hand(torch.cuda.current_device()).arch.name
     points = [
         at
         for name in ([op] if op else _generated())
         for at in out.points_of(name, form, grid, point, dim or [])
+        if dim or registry.has_form(at.op, at.form, arch)
     ]
     if not points:
         raise out.no_points(grid, point)
