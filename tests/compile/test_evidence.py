@@ -32,7 +32,7 @@ pytestmark = pytest.mark.compile
 
 VARIANTS = variants.variants()
 
-# SASS stem of each tensor-core unit by operand size: fp8 types share one, and so do 16-bit types; 0.5 is 4 bits.
+# SASS stem of each tensor-core unit by bytes of an operand: fp8 types share one, and so do 16-bit types.
 TENSOR_CORE = {
     ("wgmma", 2): "HGMMA",
     ("wgmma", 1): "QGMMA",
