@@ -203,10 +203,10 @@ def _mma(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
         m = max(fitting)
         if mma.n % rule.n_step.get(m, 1) or mma.n > rule.n_max * 4:
             yield Violation("MMA_N", subject, f"N a multiple of {rule.n_step[m]}", "pad N")
-        if (mma.k * DTYPES[mma.dtype].bytes) % rule.k_bytes:
-            yield Violation(
-                "MMA_K", subject, f"K a multiple of {rule.k_bytes // DTYPES[mma.dtype].bytes}", "pad K"
-            )
+        dtype = DTYPES[mma.dtype]
+        step = rule.k_bytes * dtype.packed // dtype.bytes
+        if mma.k % step:
+            yield Violation("MMA_K", subject, f"K a multiple of {step}", "pad K")
         for side, major in (("A", mma.a_major), ("B", mma.b_major)):
             if major == "mn" and mma.dtype not in rule.mn_major:
                 yield Violation(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from types import SimpleNamespace
 
+from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.tile.lang import Mma, Role, Schedule, Space
 from dsl_kernels.tile.text import Call, Statement, View
 
@@ -55,6 +56,8 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
     which = f"(warp - {first}) // 4" if first else "warp // 4"
     if role.replicas > 1:
         which += f" % {groups}"
+    # Columns of a row of K, of which one may hold two numbers.
+    depth = mma.k // DTYPES[mma.dtype].packed
     space = [mma.a_space.value] if mma.a_space is not Space.SHARED else []
     parts = ["pair"] * (mma.cta_group == 2) + space + ["ws"] * mma.ws + ["scaled"] * (mma.scales is not None)
     return SimpleNamespace(
@@ -65,10 +68,11 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
         which=which if groups > 1 else None,
         rows_a=own_m if mma.a_major == "k" else mma.k,
         rows_b=own_n if mma.b_major == "k" else mma.k,
-        columns_a=mma.k if mma.a_major == "k" else own_m,
-        columns_b=mma.k if mma.b_major == "k" else own_n,
+        columns_a=depth if mma.a_major == "k" else own_m,
+        columns_b=depth if mma.b_major == "k" else own_n,
         a_shared=mma.a_space is Space.SHARED,
         sums=sums_of(schedule, mma),
+        packed=DTYPES[mma.dtype].packed,
         home="_".join((mma.unit, *parts)),
     )
 

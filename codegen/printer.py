@@ -367,7 +367,7 @@ class Printer(Values):
         yield from self._spell(f"close_{unit}", accs=accs, operands=operands, **own)
 
     def print_copy_columns(self, s: t.CopyColumns) -> Iterator[str]:
-        buffer = self._schedule.buffer(s.source.buffer)
+        buffer = self._schedule.buffer(s.target.buffer)
         yield from self._spell(
             "copy_columns", target=self._facts(s.target), source=self._facts(s.source),
             depth=self.spelled(buffer.shape[1]), dtype=buffer.dtype,

@@ -131,7 +131,7 @@ _TCGEN05 = MmaRule(
     {64: 8, 128: 16},
     256,
     32,
-    ("bfloat16", "float16", *_FP8),
+    ("bfloat16", "float16", *_FP8, "float4_e2m1x2"),
     ("bfloat16", "float16", *_FP8),
     1,
 )
@@ -161,8 +161,9 @@ _SM_100A = replace(
 ARCHS: dict[str, ArchSpec] = {spec.name: spec for spec in (_SM_90A, _SM_100A)}
 
 
-def _dense(bf16: float, fp8: float) -> dict[str, float]:
-    return {"bfloat16": bf16, "float16": bf16, "float8_e4m3": fp8}
+def _dense(bf16: float, fp8: float, fp4: float | None = None) -> dict[str, float]:
+    rates = {"bfloat16": bf16, "float16": bf16, "float8_e4m3": fp8}
+    return rates if fp4 is None else {**rates, "float4_e2m1x2": fp4}
 
 
 _PUBLISHED = "published figures, not measured: a model only"
@@ -217,7 +218,7 @@ GPUS: dict[str, GpuSpec] = {
             l2_bytes=126 << 20,
             hbm_gbps=8000.0,
             l2_gbps=20500.0,
-            tensor_tflops=_dense(2250.0, 4500.0),
+            tensor_tflops=_dense(2250.0, 4500.0, 9000.0),
             rates_from=f"{_PUBLISHED} (data sheet of the HGX B200; SMs and clock as the driver reports them)",
         ),
         GpuSpec(
@@ -229,7 +230,7 @@ GPUS: dict[str, GpuSpec] = {
             l2_bytes=126 << 20,
             hbm_gbps=8000.0,
             l2_gbps=20500.0,
-            tensor_tflops=_dense(2250.0, 4500.0),
+            tensor_tflops=_dense(2250.0, 4500.0, 13500.0),
             rates_from=f"{_PUBLISHED} (data sheet of the HGX B300; SMs and clock as the driver reports them)",
             note="its compute capability is 10.3, where code for sm_100a does not load: for predictions only",
         ),

@@ -27,6 +27,7 @@ app = typer.Typer()
 TELLING = (
     "UTCHMMA",
     "UTCQMMA",
+    "UTCOMMA",
     "LDTM",
     "HGMMA",
     "QGMMA",

@@ -193,8 +193,8 @@ BANDWIDTHS: dict[str, dict[str, Rate]] = {
         "l2_bytes": Rate(20500, "TileSight, arXiv 2607.22432", 22000, 15000, "^all_l2$"),
     },
 }
-# Operations per clock of an SM's tensor cores on Hopper; Blackwell's do twice as many.
-TENSOR = {"bfloat16": 4096.0, "float16": 4096.0, "float8_e4m3": 8192.0}
+# Operations per clock of an SM's tensor cores on Hopper; Blackwell's do twice as many, and alone know 4 bits.
+TENSOR = {"bfloat16": 4096.0, "float16": 4096.0, "float8_e4m3": 8192.0, "float4_e2m1x2": 16384.0}
 
 
 def sources(gpu: GpuSpec) -> dict[str, Rate]:

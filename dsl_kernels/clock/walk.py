@@ -367,9 +367,9 @@ class Walker:
 
     def _product(self, mma: Mma) -> tuple[float, float, float]:
         """A product's instructions, its clocks of the tensor cores, and those of shared memory."""
-        size = DTYPES[mma.dtype].bytes
+        size = DTYPES[mma.dtype].bytes / DTYPES[mma.dtype].packed
         groups = max(1, mma.m // 64) if mma.unit == "wgmma" else 1
-        count = groups * max(1, mma.k * size // 32)
+        count = groups * max(1, int(mma.k * size) // 32)
         rate = self.rates.tensor[mma.dtype]
         # Of a CTA pair, 64 rows per CTA (M = 128) use all lanes and the full rate: FlashMLA reports 1450
         # TFLOP/s.

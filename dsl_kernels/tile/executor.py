@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..abi import TensorMap
-from ..dtypes import DTYPES
+from ..dtypes import DTYPES, e2m1_of
 from ..errors import DeclarationError
 from ..expr import evaluate as evaluate_extent
 from . import text as t
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def factors(exponents: torch.Tensor) -> torch.Tensor:
     """A factor for each element of [128, 128], from exponents of blocks of 32 as tensor memory holds them."""
     exponents = exponents.reshape(128, 16)[:32].reshape(32, 4, 4).transpose(0, 1).reshape(128, 4)
-    return torch.exp2(exponents.double() - 127).repeat_interleave(32, 1)
+    powers = torch.exp2(exponents.double() - 127).masked_fill(exponents == 255, torch.nan)
+    return powers.repeat_interleave(32, 1)
 
 
 def folded(result: torch.Tensor) -> torch.Tensor:
@@ -175,7 +176,8 @@ class Executor:
             self._land(0)
 
     def do_copy_columns(self, copy: t.CopyColumns) -> None:
-        target, source = self._view(copy.target), self._view(copy.source)
+        target = self._view(copy.target)
+        source = self._view(copy.source).view(target.dtype)
         use = copy.source.pipeline
         reads = frozenset([(use, self._value(copy.source.use))] if use is not None else [])
 
@@ -458,8 +460,9 @@ class Executor:
         # An A of 64 rows in tensor memory is there twice, once for each half of the columns.
         halves |= mma.ws and mma.m == 64 and mma.a_space is Space.TENSOR
         each = 64 if halves else left[0].shape[0]
-        a_shape = (each * len(pair), left[0].shape[1])
-        b_shape = (right[0].shape[0], right[0].shape[1] * len(pair))
+        packed = DTYPES[mma.dtype].packed
+        a_shape = (each * len(pair), left[0].shape[1] * packed)
+        b_shape = (right[0].shape[0] * packed, right[0].shape[1] * len(pair))
         if a_shape != (mma.m, mma.k) or b_shape != (mma.k, mma.n):
             self.fail(
                 f"multiplies {a_shape} by {b_shape} as {mma.name}",
@@ -469,8 +472,10 @@ class Executor:
 
         def multiply() -> None:
             if mma.scales is not None:
-                (a, _, acc), (by_a, by_b) = parts[0], (factors(self.cta.storage[name]) for name in mma.scales)
-                product = ((a.double() * by_a[: mma.m]) @ (right[0].double() * by_b[: mma.n].T)).float()
+                (a, b, acc), (by_a, by_b) = parts[0], (factors(self.cta.storage[name]) for name in mma.scales)
+                if packed > 1:
+                    a, b = e2m1_of(a), e2m1_of(b)
+                product = ((a.double() * by_a[: mma.m]) @ (b.double() * by_b[: mma.n]).T).float()
                 acc.copy_(acc + product if accumulate else product)
                 return
             # In float64 the sum depends neither on the process's matmul precision nor on the number of

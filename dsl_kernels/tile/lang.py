@@ -195,8 +195,9 @@ class Pipeline:
 class Mma:
     """One tensor-core operation of a body: an m x n x k tile, its dtype and majors.
 
-    Several warpgroups of a role divide its rows among them. Sums are float32, or float16 where `acc` is an
-    unpacked float16 buffer (tcgen05).
+    Of a dtype that packs two numbers in a byte (`float4_e2m1x2`), k counts the numbers, and a row of an
+    operand has k / 2 columns. Several warpgroups of a role divide its rows among them. Sums are float32, or
+    float16 where `acc` is an unpacked float16 buffer (tcgen05).
 
     Attributes:
         a, b, acc: the buffers of the operands and of the result.
@@ -209,8 +210,8 @@ class Mma:
         ws: 32 or 64 rows take all 128 lanes (tcgen05): the result's columns are split into four or two parts,
             one below the other.
         scales: tensor-memory buffers of (128, 16) exponents, one for 32 elements of K of a row of A, and of B
-            (mxf8f6f4). Lane r has those of rows r, r + 32, r + 64 and r + 96; all four quarters of the lanes
-            repeat the same.
+            (mxf8f6f4; of numbers of 4 bits mxf4, which has no product without scales). Lane r has those of
+            rows r, r + 32, r + 64 and r + 96; all four quarters of the lanes repeat the same.
     """
 
     name: str

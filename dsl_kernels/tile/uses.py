@@ -207,10 +207,12 @@ class _Uses:
             if not isinstance(s, t.CopyColumns):
                 continue
             source, target = (self._schedule.buffer(view.buffer) for view in (s.source, s.target))
-            factors = source.dtype == "uint8"
-            swizzle, rows, fits = (
-                (0, 32, source.shape == (32, 16)) if factors else (128, 128, DTYPES[source.dtype].bytes == 2)
-            )
+            # Factors are bytes, or words of four.
+            factors, words = target.dtype == "uint8", source.dtype == "int32"
+            columns = (16,) if words else source.shape[1:]
+            swizzle, rows, fits = (128, 128, DTYPES[source.dtype].bytes == 2)
+            if factors:
+                swizzle, rows, fits = 0, 32, source.shape == (32, 4 if words else 16)
             spaces = (source.space, source.swizzle, target.space)
             if spaces != (Space.SHARED, swizzle, Space.TENSOR) or s.source.rows not in (None, rows):
                 self._fail(
@@ -222,8 +224,8 @@ class _Uses:
             if (
                 not fits
                 or source.shape[0] != rows
-                or target.shape != (128, *source.shape[1:])
-                or source.dtype != target.dtype
+                or target.shape != (128, *columns)
+                or target.dtype != ("uint8" if factors and words else source.dtype)
                 or target.unpacked
             ):
                 self._fail(

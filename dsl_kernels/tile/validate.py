@@ -9,6 +9,11 @@ from ..errors import DeclarationError
 from .lang import Buffer, Mma, Pipeline, Schedule, Space
 from .transfers import Fault, transfer_of
 
+# What a product with scales multiplies; what packs two numbers in a byte, in rows of 64 bytes.
+SCALED = ("float8_e4m3", "float4_e2m1x2")
+PACKED = ("float4_e2m1x2",)
+PAIRS_SWIZZLE = 64
+
 
 def validate(op: str, schedule: Schedule) -> None:
     """Check the records of a schedule against each other.
@@ -148,6 +153,8 @@ def _of_mma(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
         yield from _of_ws(mma, acc)
     if mma.scales is not None:
         yield from _of_scales(mma, acc, schedule)
+    elif mma.dtype in PACKED:
+        yield who, f"scales, which a product of {mma.dtype} has", "scales=None"
     if mma.a_space is not Space.SHARED and mma.a_major != "k":
         yield who, "a K-major A outside of shared memory", f"a_major={mma.a_major!r}"
 
@@ -206,12 +213,23 @@ def _of_scales(mma: Mma, acc: Buffer | None, schedule: Schedule) -> Iterator[Fau
     """A product with a factor in tensor memory for each block of 32 elements along K."""
     who, named = f"mma {mma.name}", {buffer.name: buffer for buffer in schedule.buffers}
     plain = mma.unit == "tcgen05" and mma.cta_group == 1 and mma.a_space is Space.SHARED and not mma.ws
-    if not plain or mma.dtype != "float8_e4m3" or (mma.a_major, mma.b_major) != ("k", "k"):
+    if not plain or mma.dtype not in SCALED or (mma.a_major, mma.b_major) != ("k", "k"):
         yield (
             who,
-            "K-major float8_e4m3 in shared memory, by tcgen05 in one CTA, where it has scales",
+            f"K-major {' or '.join(SCALED)} in shared memory, by tcgen05 in one CTA, where it has scales",
             f"{mma.dtype}, {mma.unit}",
         )
+    for name in (mma.a, mma.b) if mma.dtype in PACKED else ():
+        pairs = named.get(name)
+        wanted = (mma.k // DTYPES[mma.dtype].packed, mma.dtype, PAIRS_SWIZZLE)
+        if pairs is None or (pairs.shape[-1], pairs.dtype, pairs.swizzle) != wanted:
+            yield (
+                who,
+                f"A and B with {wanted[0]} columns of {mma.dtype} and a {PAIRS_SWIZZLE}-byte swizzle",
+                name if pairs is None else f"{name} of {pairs.shape} {pairs.dtype}, swizzle {pairs.swizzle}",
+            )
+        if any(pipe.multicast and name in pipe.buffers for pipe in schedule.pipelines):
+            yield who, f"a pipeline of its own CTA for {mma.dtype}", f"{name} in a multicast one"
     if (mma.m, mma.k) != (128, 128) or mma.n > 128 or mma.n % 16:
         yield (
             who,
@@ -222,8 +240,8 @@ def _of_scales(mma: Mma, acc: Buffer | None, schedule: Schedule) -> Iterator[Fau
         yield who, "sums of float32 where it has scales", acc.dtype
     for name in mma.scales or ():
         factors = named.get(name)
-        wanted = (Space.TENSOR, (128, 16), "uint8", 1)
-        if factors is None or (factors.space, factors.shape, factors.dtype, factors.stages) != wanted:
+        exponents = (Space.TENSOR, (128, 16), "uint8", 1)
+        if factors is None or (factors.space, factors.shape, factors.dtype, factors.stages) != exponents:
             yield who, "scales in unstaged tensor-memory buffers of (128, 16) uint8", name
 
 

@@ -123,11 +123,18 @@ def bench(
     gpu = timing.require_gpu()
     import torch
 
+    from dsl_kernels import executors, registry
+
     from ..timing import grids
     from ..timing import report as pages
 
+    # Points of a grid may have a form that only another architecture has.
+    arch = executors.gpu_at_hand(torch.cuda.current_device()).arch.name
     points = [
-        at for name in ([op] if op else _generated()) for at in points_of(name, form, grid, point, dim or [])
+        at
+        for name in ([op] if op else _generated())
+        for at in points_of(name, form, grid, point, dim or [])
+        if dim or registry.has_form(at.op, at.form, arch)
     ]
     if not points:
         raise no_points(grid, point)

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from codegen.render import padded
 from dsl_kernels import programs, variants
 from dsl_kernels.arch import ArchSpec, get_arch
+from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.expr import evaluate, names_in_all
 from dsl_kernels.runtime import pool, toolkit
 from dsl_kernels.runtime.artifact import Artifact
@@ -30,12 +32,13 @@ pytestmark = pytest.mark.compile
 
 VARIANTS = variants.variants()
 
-# SASS stem of each tensor-core unit by operand size: fp8 types share one, and so do 16-bit types.
+# SASS stem of each tensor-core unit by bytes of an operand: fp8 types share one, and so do 16-bit types.
 TENSOR_CORE = {
     ("wgmma", 2): "HGMMA",
     ("wgmma", 1): "QGMMA",
     ("tcgen05", 2): "UTCHMMA",
     ("tcgen05", 1): "UTCQMMA",
+    ("tcgen05", 0.5): "UTCOMMA",
     ("mma.sync", 2): "HMMA",
     ("mma.sync", 1): "QMMA",
 }
@@ -128,7 +131,8 @@ def engines(schedule: Schedule) -> set[Engine]:
 
 def claimed(schedule: Schedule) -> set[str]:
     """SASS stems of the tensor-core operations that a schedule declares."""
-    return {TENSOR_CORE[mma.unit, 1 if mma.dtype.startswith("float8") else 2] for mma in schedule.mmas}
+    sizes = {name: dtype.bytes / dtype.packed for name, dtype in DTYPES.items()}
+    return {TENSOR_CORE[mma.unit, sizes[mma.dtype]] for mma in schedule.mmas}
 
 
 def test_nothing_spills_to_local_memory(artifact) -> None:
@@ -203,8 +207,13 @@ def test_registers_let_the_declared_ctas_be_resident(artifact, schedule, arch) -
 
 
 def test_tensor_memory_is_what_is_declared(artifact, schedule) -> None:
-    columns = schedule.tmem_columns()
-    assert artifact.resources.tmem_columns == (max(32, 1 << (columns - 1).bit_length()) if columns else 0)
+    columns, taken = schedule.tmem_columns(), artifact.resources.tmem_columns
+    whole = max(32, 1 << (columns - 1).bit_length()) if columns else 0
+    if artifact.backend == "tilelang" and whole > columns and padded(schedule) is None:
+        # TileLang allocates buffer by buffer, and none of them can take what is left of a power of two.
+        assert columns <= taken <= whole
+    else:
+        assert taken == whole
     read_by_threads = any(
         reader.engine is Engine.TMEM
         and any(schedule.buffer(name).space is Space.TENSOR for name in pipe.buffers)

@@ -877,6 +877,46 @@ def scaled_product(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
     return {"c": (whole[0] @ whole[1].T).float()}
 
 
+# The same of numbers of 4 bits, two in a byte (mxf4): rows of 64 bytes, two steps of 64 of K.
+
+
+def pairs(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    schedule = scaled(k, arch)
+    narrow_rows = {"a_s": (128, 64), "b_s": (64, 64)}
+    return dataclasses.replace(
+        schedule,
+        buffers=tuple(
+            dataclasses.replace(b, shape=narrow_rows[b.name], dtype="float4_e2m1x2", swizzle=64)
+            if b.name in narrow_rows else b
+            for b in schedule.buffers
+        ),
+        mmas=(dataclasses.replace(schedule.mmas[0], dtype="float4_e2m1x2"),),
+        maps=(
+            bytes_map("a", 64 * TILES, 128, 128, each=64, swizzle="64B"),
+            bytes_map("b", 64 * TILES, 64, 64, each=64, swizzle="64B"),
+            *schedule.maps[2:],
+        ),
+    )  # fmt: skip
+
+
+@recorded
+def load_pairs(m: Recorder) -> None:
+    for i in rolled(TILES):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (0, i * 64)), ab)
+        m.bulk(ab.b_s, Box("b_map", (0, i * 64)), ab)
+        m.bulk(ab.fa_s, Box("fa_map", (i * 32, 0)), ab)
+        m.bulk(ab.fb_s, Box("fb_map", (i * 32, 0)), ab)
+        m.commit(ab)
+
+
+def product_of_pairs(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    numbers = {name: inputs[name].long()[..., None] >> torch.tensor([0, 4]) & 15 for name in "ab"}
+    sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    signed = {name: (sizes[codes & 7] * (1 - 2 * (codes >> 3))).flatten(1) for name, codes in numbers.items()}
+    return scaled_product({**inputs, **signed})
+
+
 # Cluster launch control: a CTA that is done takes the place of one that has not begun, until all have.
 
 TAKEN = 7
@@ -1537,6 +1577,21 @@ CASES = (
         arch="sm_100a",
     ),
     Case(
+        "pairs",
+        pairs,
+        {"epilogue": store_folded, "load": load_pairs, "mma": issue_scaled},
+        (
+            *matrices((128, 64 * TILES), (64, 64 * TILES), dtype="float4_e2m1x2"),
+            *(OperandSpec(name, (32 * TILES, 16), "uint8") for name in ("fa", "fb")),
+            OperandSpec("c", (128, 64), "float32", "out"),
+        ),
+        product_of_pairs,
+        "mma",
+        too_early(of(t.Multiply)),
+        "interpreter: c is off",
+        arch="sm_100a",
+    ),
+    Case(
         "stealing",
         stealing,
         {"write": write_in_turn, "ask": ask_in_turn},
@@ -1678,8 +1733,9 @@ def drawn(case: Case) -> dict[str, torch.Tensor]:
         value = (torch.randn(shape, generator=generator) * (9 if spec.dtype == "int32" else 1)).to(
             spec.torch_dtype
         )
-        if spec.dtype == "uint8":  # exponents near 127
-            value = torch.randint(124, 131, shape, generator=generator, dtype=torch.uint8)
+        if spec.torch_dtype == torch.uint8:  # exponents near 127, or pairs of any numbers
+            ends = (124, 131) if spec.dtype == "uint8" else (0, 256)
+            value = torch.randint(*ends, shape, generator=generator, dtype=torch.uint8)
         if spec.kind != "in":
             poison = float("nan") if spec.torch_dtype.is_floating_point else -1
             value = torch.full(shape, 0 if spec.zeroed else poison, dtype=spec.torch_dtype)
@@ -1969,6 +2025,14 @@ REFUSED = (
      "buffers of .128, 16. uint8"),
     ("factors of bfloat16", "scaled", one_field("scaled", "mmas", "product", dtype="bfloat16"),
      "K-major float8_e4m3"),
+    ("numbers of 4 bits without factors", "pairs", one_field("pairs", "mmas", "product", scales=None),
+     "scales, which a product of float4_e2m1x2 has"),
+    ("numbers of 4 bits one a byte", "pairs", one_field("pairs", "buffers", "a_s", shape=(128, 128)),
+     "A and B with 64 columns"),
+    ("numbers of 4 bits from e4m3", "pairs", one_field("pairs", "buffers", "b_s", dtype="float8_e4m3"),
+     "A and B with 64 columns of float4_e2m1x2"),
+    ("numbers of 4 bits of another swizzle", "pairs", one_field("pairs", "buffers", "a_s", swizzle=128),
+     "a 64-byte swizzle"),
     (
         "products of one CTA and of a pair", "pair", with_product_of_one_cta,
         "the same for all, as the PTX ISA",

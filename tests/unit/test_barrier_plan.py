@@ -244,6 +244,7 @@ BY_HAND = {
     ("device/cutedsl/warps.py", "sync_warp"): "what a leaf's text is spelled with",
     ("device/cutedsl/warps.py", "mbarrier::complete_tx::bytes.v4.f32"): "st.async: a store that signals",
     ("device/cutedsl/warps.py", "fence_proxy"): "the copy engine reads what a warp sends",
+    ("device/tilelang/tcgen05_pairs.py", "elect_one_sync"): "one lane issues a product, as TileLang's own",
     ("device/cutedsl/warps.py", "elect_one"): "one lane copies to another CTA",
     ("device/cutedsl/warps.py", "mbarrier::complete_tx::bytes"): "a copy that signals",
     ("device/tilelang/warps.py", "sync_warp"): "what a leaf's text is spelled with",

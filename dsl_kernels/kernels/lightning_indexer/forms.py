@@ -12,7 +12,7 @@ from ...arguments import INT32_MAX
 from ...dtypes import DTYPES
 from ...problems.base import OperandSpec, Values, axis_strides
 from ...problems.layouts import INDEX_DIM
-from . import blocks
+from . import blocks, mxfp4
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +25,16 @@ PAGE_BYTES = PAGE * (INDEX_DIM + 4)
 # MOST_HEADS heads.
 GRAIN, MOST_HEADS = 16, 64
 MODES = ("decode", "prefill")
-SCORES = {"plain": "float32", "any": "float32", "any_bf16": "bfloat16", "blocks": "float32"}
-"""Dtype of the scores by kind of form. A "plain" form has the name of its mode. Prefill has no "blocks"."""
+SCORES = {
+    "plain": "float32",
+    "any": "float32",
+    "any_bf16": "bfloat16",
+    "blocks": "float32",
+    "mxfp4": "float32",
+}
+"""Dtype of the scores by kind of form. A "plain" form has the name of its mode. Prefill has no "blocks" and no
+"mxfp4".
+"""
 
 
 def form_of(mode: str, kind: str) -> str:
@@ -274,8 +282,9 @@ FORMS = {
     **{
         form_of(mode, kind): of(SCORES[kind])
         for kind in SCORES
-        if kind not in ("plain", "blocks")
+        if kind not in ("plain", "blocks", "mxfp4")
         for mode, of in (("decode", _decode_any), ("prefill", _prefill_any))
     },
     form_of("decode", "blocks"): blocks.operands(_ANY_HEADS, _SKIP),
+    form_of("decode", "mxfp4"): mxfp4.operands(_SKIP),
 }

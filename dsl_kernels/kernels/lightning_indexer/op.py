@@ -12,6 +12,7 @@ from ...ops._base import run
 from ...ops._library import torch_op
 from ...ops.workspace import Workspace
 from ...problems.layouts import INDEX_DIM
+from ._mxfp4_op import of_four_bits
 from .problem import BLOCK, FEW_HEADS, GRAIN, PAGE, form_of, pages_of
 
 # The kernels of the form "plain" (pages of 64, 128 dims, scores in fp32) are built for these numbers of
@@ -30,6 +31,7 @@ def lightning_indexer(
     page_size: int = PAGE,
     block_size: int = 0,
     scale_format: str = "float32",
+    q_scales: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     maxima: torch.Tensor | None = None,
     skip_below: int = 0,
@@ -66,7 +68,14 @@ def lightning_indexer(
             tokens. `topk_selector` makes such a list from `maxima`, with pages of page_size / 8. Given the
             list as a block table with pages of 8, `topk_selector` names tokens of the cache.
         scale_format: "float32", or "mx": the four bytes of a key's scale are four copies of one UE8M0 byte,
-            2^(byte - 127), as in vLLM's cache for Blackwell. Kernels read one of the four.
+            2^(byte - 127), as in vLLM's cache for Blackwell. Kernels read one of the four. With "mxfp4" (sm_100a
+            only) keys and queries have 4 bits: `q` is [b, next_n, heads, 64] bytes, pairs of e2m1, of 32 or 64
+            heads; `k_cache` is [pages, 64, 1, 68], 64 bytes per token, then 4 UE8M0 bytes per token
+            (`problems.mxfp4.pack_mxfp4_index_keys`). The stride of pages is a multiple of 64 bytes. The keys of a
+            sequence are read once for each of its queries.
+        q_scales: with "mxfp4" [b, next_n, heads] or [b * next_n, heads] int32, rows at a stride of a multiple of
+            16 bytes. A number holds the four UE8M0 bytes of a head, each for 32 dims, the first dims lowest
+            (`problems.mxfp4.quantise_mxfp4`).
         out: [b, next_n, stride] float32 or bfloat16 to write into, at any strides. The default is float32 and
             a stride of max_pages * page_size, or max_blocks * block_size. Must not overlap an input. Only
             float32 for `block_size`, `scale_format="mx"` and `maxima`.
@@ -87,6 +96,33 @@ def lightning_indexer(
         seq_lens = seq_lens.unsqueeze(1)
     if type(page_size) is not int or not 1 <= page_size <= INT32_MAX:
         page_size = integer("page_size", page_size, 1, INT32_MAX)
+    if scale_format == "mxfp4":
+        operands = of_four_bits(
+            {
+                "q": q, "q_scales": q_scales, "k_cache": k_cache, "weights": weights, "seq_lens": seq_lens,
+                "block_table": block_table, "out": out, "skip_below": skip_below, "page_size": page_size,
+                "block_size": block_size, "maxima": maxima,
+            },
+            _by_row,
+        )  # fmt: skip
+        of_rows = {"sharing": operands["sharing"]}
+        run(
+            "lightning_indexer",
+            form_of("decode", "mxfp4"),
+            operands,
+            executor,
+            variant,
+            arch,
+            workspace,
+            of_rows,
+        )
+        found: torch.Tensor = operands["logits"]
+        return found.view(*q.shape[:2], -1) if out is None else out
+    if q_scales is not None:
+        raise InvalidArgumentError(
+            "q_scales", expected=f"None with scale_format={shown(scale_format)}", got=type(q_scales).__name__,
+            fix='fold scales of a query into weights, or pass keys and queries of 4 bits with scale_format="mxfp4"',
+        )  # fmt: skip
     if block_size != 0 or scale_format != "float32" or maxima is not None:
         return _by_blocks(
             q, k_cache, weights, seq_lens, block_table, page_size, block_size, scale_format, out, maxima,
@@ -100,7 +136,7 @@ def lightning_indexer(
         static, dim, step, weights = {"page_size": page_size}, q.shape[-1], GRAIN, _by_query(weights, q)
     elif isinstance(weights, torch.Tensor) and weights.dim() == 2:
         weights = _by_sequence(weights, q)
-    operands: dict[str, Any] = {
+    operands = {
         "q": q, "k_cache": pages_of(k_cache, page_size, dim, step), "weights": weights, "seq_lens": seq_lens,
         "block_table": block_table, "logits": out, "skip_below": skip_below,
     }  # fmt: skip
@@ -111,7 +147,7 @@ def lightning_indexer(
     return scores
 
 
-SCALE_FORMATS = ("float32", "mx")
+SCALE_FORMATS = ("float32", "mx", "mxfp4")
 
 
 def _by_blocks(

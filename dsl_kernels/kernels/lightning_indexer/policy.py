@@ -29,7 +29,9 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     usual = k.heads in USUAL_HEADS
     if k.kind != "plain" and not usual:
         return False
-    if k.kind == "blocks" and (k.mode != "decode" or k.queries != 1 or k.evict):
+    if k.kind in ("blocks", "mxfp4") and (k.mode != "decode" or k.queries != 1 or k.evict):
+        return False
+    if k.kind == "mxfp4" and not arch.tmem_columns:
         return False
     if arch.tmem_columns:
         if k.tile != 128 or k.resident != 1:
@@ -64,7 +66,8 @@ def _kept(k: SimpleNamespace, shapes: tuple[tuple[int, ...], ...]) -> tuple[tupl
 
     Copies of blocks set no L2 eviction policy.
     """
-    return {"plain": shapes, "blocks": ((*shapes[0][:-1], 0),)}.get(k.kind, shapes[-1:])
+    one = ((*shapes[0][:-1], 0),)
+    return {"plain": shapes, "blocks": one, "mxfp4": one}.get(k.kind, shapes[-1:])
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
@@ -91,7 +94,7 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     """Decode: sequences, queries per sequence and the greatest possible length; prefill: rows and keys."""
     mode, kind = parts_of(form)
-    own = ("heads",) if kind == "plain" else ("index_heads", "index_dim")
+    own = ("heads",) if kind in ("plain", "mxfp4") else ("index_heads", "index_dim")
     heads = {name: dims[name] for name in own}
     if mode == "prefill":
         return {"s": dims["s"], "skv": dims["skv"], **heads}

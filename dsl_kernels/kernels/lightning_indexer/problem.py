@@ -5,7 +5,7 @@ keys, with a window of keys for each row. Columns outside a row's valid range ar
 take pages of a multiple of 16 tokens, keys of 16 to 128 dims and 1 to 64 heads. Their prefill can write a
 row's scores from column 0 on. Their scores are fp32 or bf16. The form "decode_blocks" reads pages or lists of
 blocks of 8 tokens, with scales in fp32 or UE8M0 bytes. It can write the greatest score of each 8 keys:
-DeepSeek-V4.1 selects on these two levels.
+DeepSeek-V4.1 selects on these two levels. The form "decode_mxfp4" takes keys and queries of 4 bits.
 Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h64_d128_topk2048_ps64.
 """
 
@@ -23,7 +23,7 @@ from ...dtypes import DTYPES
 from ...errors import ArgumentTypeError, InvalidArgumentError
 from ...problems.base import ROW_GRIDS, WIDE_SCORES, Comparison, PointName, Problem, Workload
 from ...problems.layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
-from . import blocks
+from . import blocks, mxfp4
 from .forms import FORMS, GRAIN, MOST_HEADS, PAGE, PAGE_BYTES, SCORES, form_of, parts_of
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def _lens(p: Mapping[str, Any]) -> list[list[int]]:
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     p = dict(workload.params)
     mode, kind = parts_of(workload.form)
+    if kind == "mxfp4":
+        return mxfp4.make(p, _lens(p), generator)
     if kind != "plain":
         p["heads"] = p["index_heads"] if "index_heads" in p else p["heads"]
     if kind == "blocks":
@@ -210,6 +212,8 @@ def _score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: t
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Float64 logits, NaN where the kernel writes nothing."""
     mode, kind = parts_of(form)
+    if kind == "mxfp4":
+        return {"logits": mxfp4.logits_of(inputs)}
     if kind == "blocks":
         logits = _logits_of_blocks(inputs)
         return {"logits": logits, **({"maxima": blocks.maxima_of(logits)} if inputs["has_maxima"] else {})}
@@ -296,8 +300,8 @@ def compare(
 def _of_a_row(form: str, dims: Mapping[str, int]) -> tuple[int, float, float]:
     """Heads of a call, bytes of a key with its scale, and bytes of a score."""
     kind = parts_of(form)[1]
-    if kind == "plain":
-        return dims["heads"], INDEX_DIM + 4.0, 4.0
+    if kind in ("plain", "mxfp4"):
+        return dims["heads"], mxfp4.TOKEN_BYTES if kind == "mxfp4" else INDEX_DIM + 4.0, 4.0
     return dims["index_heads"], dims["index_dim"] + 4.0, float(DTYPES[SCORES[kind]].bytes)
 
 
@@ -325,6 +329,8 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
         if parts_of(form)[0] == "prefill"
         else float(dims["b"] * dims["next_n"] * dims["max_len"])
     )
+    if parts_of(form)[1] == "mxfp4":
+        return {"float4_e2m1x2": 2.0 * heads * INDEX_DIM * pairs, "float32": 3.0 * heads * pairs}
     return {"float8_e4m3": 2.0 * heads * (key - 4) * pairs, "float32": 3.0 * heads * pairs}
 
 
@@ -368,6 +374,8 @@ def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
         for heads, dim in product((64, 32), (INDEX_DIM, 64)):
             yield form_of("prefill", kind), {"s": 1024, "skv": 32768, "index_heads": heads, "index_dim": dim}
     yield from _points_of_blocks()
+    for b, heads in product((1, 16, 64), (64, 32)):
+        yield form_of("decode", "mxfp4"), {"b": b, "len": 32768, "heads": heads}
 
 
 def _points_of_blocks() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -408,6 +416,11 @@ def _decode_blocks(
     return Workload(name, tier, "decode_blocks", {**sizes, **extra})
 
 
+def _decode_mxfp4(name: str, tier: str, lens: list[int], heads: int = 64, **extra: Any) -> Workload:
+    sizes = {"lens": [[n] for n in lens], "heads": heads, "pages": 24}
+    return Workload(name, tier, "decode_mxfp4", {**sizes, **extra})
+
+
 def _prefill_any(name: str, tier: str, s: int, skv: int, heads: int, dim: int, **extra: Any) -> Workload:
     sizes = {"s": s, "skv": skv, "index_heads": heads, "index_dim": dim}
     return Workload(name, tier, "prefill_any", {**sizes, **extra})
@@ -419,7 +432,7 @@ def _share_workloads(form: str, other: str) -> bool:
     Workloads of a plain form fit the other forms of its mode, and workloads with fp32 scores fit bf16 scores.
     """
     (mode, kind), (wanted, as_kind) = parts_of(form), parts_of(other)
-    if "blocks" in (kind, as_kind):
+    if {"blocks", "mxfp4"} & {kind, as_kind}:
         return form == other
     return mode == wanted and as_kind != "plain" and kind in ("plain", "any", as_kind)
 
@@ -491,6 +504,11 @@ PROBLEM = Problem(
             "decode_blocks_lists", "edge", [129, 700, 3, 64], 40, 96, 128, block_size=16, mx=1, maxima=1
         ),
         _decode_blocks("decode_blocks_skip", "edge", [128, 129], 32, 32, 8, maxima=1, skip_below=128),
+        _decode_mxfp4("decode_mxfp4_tiny", "tiny", [130, 0, 7]),
+        _decode_mxfp4("decode_mxfp4_tiny_h32", "tiny", [200, 9], heads=32),
+        _decode_mxfp4("decode_mxfp4_shared", "edge", [98, 320, 15, 64, 0, 1, 700], sharing=2),
+        _decode_mxfp4("decode_mxfp4_shared_h32", "edge", [98, 320, 15, 64, 0, 1, 700], heads=32, sharing=3),
+        _decode_mxfp4("decode_mxfp4_skip", "edge", [128, 129], skip_below=128),
         _prefill_any("prefill_any_tiny", "tiny", 3, 130, 64, 32),
         _prefill_any("prefill_any_tiny_h8", "tiny", 3, 130, 8, 64, compressed=1, windows="ragged"),
         _prefill_any("prefill_any_ragged", "edge", 21, 300, 40, 128, compressed=1, windows="ragged"),

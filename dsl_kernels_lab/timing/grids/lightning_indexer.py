@@ -11,7 +11,7 @@ import torch
 from dsl_kernels import ops
 from dsl_kernels.dsa import check as sampling
 from dsl_kernels.dsa.steps import StepSize, draw
-from dsl_kernels.kernels.lightning_indexer import problem
+from dsl_kernels.kernels.lightning_indexer import mxfp4, problem
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE, parts_of
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.binding import bind
@@ -78,15 +78,16 @@ def _prepare_any(point: Point, seed: int) -> Fixture:
     generator = torch.Generator(measure.DEVICE).manual_seed(seed)
     score = torch.bfloat16 if kind == "any_bf16" else torch.float32
     keys = p["skv"] if mode == "prefill" else p["b"] * p["len"]
-    turns = 1 if mode == "prefill" else bench.turns(keys * (p["index_dim"] + 4.0))
+    turns = 1 if mode == "prefill" else bench.turns(keys * float(_token(kind, p)))
+    page = p.get("page_size", PAGE)
     if mode == "decode":
-        p["pages"] = p["b"] * -(-p["len"] // p["page_size"])
+        p["pages"] = p["b"] * -(-p["len"] // page)
     sets = [problem.PROBLEM.make(Workload("point", "real", point.form, p), generator) for _ in range(turns)]
     shape: tuple[int, ...]
     if mode == "prefill":
         shape = (p["s"], -(-p["skv"] // 4) * 4)
     else:
-        unit = p.get("block_size") or p["page_size"]
+        unit = p.get("block_size") or page
         shape = (p["b"], p.get("next_n", 1), sets[0]["block_table"].shape[1] * unit)
     outs = [{"logits": torch.empty(shape, dtype=score, device=measure.DEVICE)} for _ in sets]
     if sets[0].get("has_maxima"):
@@ -103,7 +104,7 @@ def _prepare_any(point: Point, seed: int) -> Fixture:
 
     ceiling = None
     if mode == "decode":
-        per_page = p["page_size"] // unit
+        per_page = page // unit
         pages = [{"pages": s["k_cache"].unflatten(1, (per_page, -1)).flatten(0, 1)} for s in sets]
         live = [s["block_table"][:, : -(-p["len"] // unit)].contiguous() for s in sets]
         ceiling = measure.gathers(pages, live)
@@ -124,6 +125,8 @@ def _by_rows(outs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _as_called(drawn: Mapping[str, Any], outs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The op's arguments for a form's inputs and outputs."""
     out = {"out": outs["logits"]}
+    if "q_scales" in drawn:
+        return {n: value for n, value in drawn.items() if n != "sharing"} | out | {"scale_format": "mxfp4"}
     if "mx" in drawn:
         implied = ("sharing", "mx", "has_maxima", "maxima_rows", "maxima_columns")
         given = {name: value for name, value in drawn.items() if name not in implied}
@@ -138,8 +141,10 @@ def _few(mode: str, drawn: Mapping[str, Any], outs: Mapping[str, torch.Tensor]) 
     of_rows = {"prefill": ("q", "weights", "k_start", "k_end"), "decode": ("q", "seq_lens", "block_table")}[
         mode
     ]
+    if "q_scales" in drawn:
+        of_rows = (*of_rows, "q_scales", "weights")
     given = {name: value[picked] if name in of_rows else value for name, value in drawn.items()}
-    if mode == "decode":
+    if mode == "decode" and "q_scales" not in drawn:
         given["weights"] = drawn["weights"].unflatten(0, drawn["seq_lens"].shape)[picked].flatten(0, 1)
     return Sample(
         given, (*outs.values(),), lambda: _by_rows({name: out[picked] for name, out in outs.items()})
@@ -188,6 +193,7 @@ USUAL = {
         }
         for kind in ("any", "any_bf16", "blocks")
     },
+    problem.form_of("decode", "mxfp4"): {"b": 16, "len": 32768, "heads": 64},
     **{
         problem.form_of("prefill", kind): {"s": 4096, "skv": 32768, "index_heads": 64, "index_dim": 128}
         for kind in ("any", "any_bf16")
@@ -197,21 +203,29 @@ USUAL = {
 TOKEN = 132
 
 
+def _token(kind: str, p: Mapping[str, Any]) -> int:
+    """Bytes of a key with its scales, by the kind of form and the sizes of a point."""
+    if kind == "mxfp4":
+        return mxfp4.TOKEN_BYTES
+    return TOKEN if kind == "plain" else int(p["index_dim"]) + 4
+
+
 def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
     p, (mode, kind) = point.params, parts_of(point.form)
-    token = TOKEN if kind == "plain" else p["index_dim"] + 4
+    token = _token(kind, p)
     if mode == "prefill":
         # Keys are read again for every few rows, but only queries and keys once must come from HBM.
         heads = p["heads" if kind == "plain" else "index_heads"]
         return {"unique_bytes": float(p["skv"] * token + p["s"] * heads * (token - 4))}
     read = float(p["b"] * p["len"] * token)
     if kind != "plain":
-        pages = p["b"] * -(-p["len"] // p["page_size"])
+        page = p.get("page_size", PAGE)
+        pages = p["b"] * -(-p["len"] // page)
         return {
             "read_bytes": read,
             "unique_bytes": read,
-            "row_bytes": (p.get("block_size") or p["page_size"]) * token,
-            "footprint_bytes": float(pages * p["page_size"] * token),
+            "row_bytes": (p.get("block_size") or page) * token,
+            "footprint_bytes": float(pages * page * token),
             "order": "random",
         }
     size = StepSize(batch=p["b"], context=p["len"], index_heads=p["heads"])

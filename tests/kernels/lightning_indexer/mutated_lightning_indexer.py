@@ -52,6 +52,20 @@ ALONE_BLOCKS = workload(
     spare_pages=2,
     maxima=1,
 )
+# Keys of 4 bits: lists of pages that two rows share; then one row, distributed tile by tile.
+FOUR_BITS = workload(
+    "distinct_four_bits",
+    "decode_mxfp4",
+    lens=[[333], [0], [640], [77], [1777], [1], [1290]],
+    heads=64,
+    pages=40,
+    spare_pages=3,
+    sharing=2,
+    skip_below=2,
+)
+ALONE_FOUR_BITS = workload(
+    "alone_four_bits", "decode_mxfp4", lens=[[13500]], heads=64, pages=220, spare_pages=2
+)
 PREFILL = workload("distinct_prefill", "prefill", s=13, skv=390, heads=64, windows="ragged", skip_below=2)
 
 STRUCTURES = (
@@ -67,6 +81,9 @@ STRUCTURES = (
     Structure("scoring of blocks, Blackwell",
               "lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_blocks",
               ((BLOCKS, FEW), (ALONE_BLOCKS, FEW))),
+    Structure("scoring of 4 bits, Blackwell",
+              "lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_mxfp4",
+              ((FOUR_BITS, FEW), (ALONE_FOUR_BITS, FEW))),
     Structure("scoring prefill, Blackwell",
               "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0",
               ((PREFILL, {"splits": 2}),)),

@@ -21,7 +21,7 @@ from ....problems.base import OperandSpec
 from ....tile.lang import Body, Guard, Knob, Schedule, built_for
 from ....tile.program import TileProgram
 from .. import problem
-from . import decode, prefill
+from . import decode, mxfp4, prefill
 
 KNOBS = (
     Knob(
@@ -60,11 +60,15 @@ ANY_HEADS = (32, 64)
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    if k.kind == "mxfp4" and arch.tmem_columns:
+        return mxfp4.blackwell(k)
     mode = prefill if k.mode == "prefill" else decode
     return (mode.blackwell if arch.tmem_columns else mode.hopper)(k)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    if k.kind == "mxfp4" and arch.tmem_columns:
+        return mxfp4.bodies(k)
     return (prefill if k.mode == "prefill" else decode).bodies(k, arch)
 
 
@@ -82,7 +86,7 @@ def _index_heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
     """Why a kernel that takes fewer heads refuses a call: one for fewer heads wastes less."""
     heads, most = call.get("index_heads"), knobs["heads"]
     least = most // 2 + 1 if most > min(ANY_HEADS) else 1
-    if heads is None or knobs["kind"] == "plain" or least <= heads <= most:
+    if heads is None or knobs["kind"] in ("plain", "mxfp4") or least <= heads <= most:
         return None
     return f"index_heads = {heads}, built for {least} to {most}"
 

@@ -65,7 +65,9 @@ class Kernel(Names):
     """
 
     keys: Channel
+    key_factors: Channel
     queries: Channel
+    query_factors: Channel
     scores: Channel
     block_table: Global
     k_cache: Global
@@ -73,6 +75,7 @@ class Kernel(Names):
     k_start: Global
     logits: Global
     maxima: Global
+    q_scales: Global
     seq_lens: Global
     weights: Global
     b: Int32
@@ -110,7 +113,7 @@ def of_any(k: SimpleNamespace) -> bool:
 
     Zeros fill the dims and heads that are left.
     """
-    return bool(k.kind != "plain")
+    return k.kind not in ("plain", "mxfp4")
 
 
 def of_blocks(k: SimpleNamespace) -> bool:

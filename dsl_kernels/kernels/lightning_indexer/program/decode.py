@@ -269,6 +269,11 @@ def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -
     _read_ahead(m, s, row, step, last)
 
 
+def _line(m: Recorder, s: Share, row: Value) -> Value:
+    """The line of the table that a row has."""
+    return row // s.sharing if m.k.kind == "mxfp4" else row
+
+
 @recorded
 def _read_first(m: Recorder, s: Share, row: Value, first: Value, step: Value, last: Value) -> None:
     """Read the page-table entries of the tiles from `first` on."""
@@ -284,7 +289,7 @@ def _read_first(m: Recorder, s: Share, row: Value, first: Value, step: Value, la
         )  # fmt: skip
     else:
         walk.table_entries(
-            m, s.entry, s.block_table, row, first=first, step=step, pages=m.c.pages, last=last,
+            m, s.entry, s.block_table, _line(m, s, row), first=first, step=step, pages=m.c.pages, last=last,
         )  # fmt: skip
 
 
@@ -304,7 +309,7 @@ def _read_ahead(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> 
         )  # fmt: skip
     else:
         walk.table_entries(
-            m, s.ahead, s.block_table, row, first=ahead, step=step, pages=m.c.pages, last=last,
+            m, s.ahead, s.block_table, _line(m, s, row), first=ahead, step=step, pages=m.c.pages, last=last,
         )  # fmt: skip
 
 

@@ -1,0 +1,93 @@
+"""`ops.lightning_indexer` with `scale_format="mxfp4"`: its arguments as the form "decode_mxfp4" takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...arguments import require_dense
+from ...errors import ArgumentTypeError, InvalidArgumentError
+from .forms import PAGE
+from .mxfp4 import KEY_BYTES
+from .problem import pages_of
+
+HEADS = (32, 64)
+# Pairs of numbers of 4 bits come as bytes, or as torch's own dtype of them.
+PAIRS = ("torch.uint8", "torch.int8", "torch.float4_e2m1fn_x2")
+
+
+def of_four_bits(
+    given: dict[str, Any], by_row: Callable[[str, torch.Tensor, int, int], torch.Tensor]
+) -> dict[str, Any]:
+    """The operands of the form for the op's arguments by name; `by_row` flattens [b, next_n, ...] to rows.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: an argument that the form does not take, or of another shape or dtype.
+    """
+    q, scales = given["q"], given["q_scales"]
+    _require_alone(given)
+    if not isinstance(scales, torch.Tensor):
+        raise ArgumentTypeError(
+            "q_scales", expected='int32 [b, next_n, heads] with scale_format="mxfp4"', got=type(scales).__name__,
+            fix="pass the scales of q: see problems.mxfp4.quantise_mxfp4",
+        )  # fmt: skip
+    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    for name in ("q", "weights", "seq_lens", "block_table", *(("out",) if "out" in tensors else ())):
+        require_dense(name, given[name])
+    if str(q.dtype) not in PAIRS:
+        raise ArgumentTypeError(
+            "q",
+            expected="pairs of e2m1 as uint8",
+            got=str(q.dtype),
+            fix="quantise it: problems.mxfp4.quantise_mxfp4",
+        )
+    if q.dim() != 4 or q.shape[3] != KEY_BYTES or q.shape[2] not in HEADS:
+        raise InvalidArgumentError(
+            "q", expected=f"[b, next_n, heads, {KEY_BYTES}] bytes, of {' or '.join(map(str, HEADS))} heads",
+            got=f"shape {tuple(q.shape)}", fix="pass 128 dims a head, two in a byte, and pad the heads with zeros",
+        )  # fmt: skip
+    b, next_n, heads = q.shape[:3]
+    if scales.shape not in ((b, next_n, heads), (b * next_n, heads)):
+        raise InvalidArgumentError(
+            "q_scales", expected=f"[{b}, {next_n}, {heads}] or [{b * next_n}, {heads}], the heads of q",
+            got=f"shape {tuple(scales.shape)}", fix="pass four UE8M0 bytes a head as an int32",
+        )  # fmt: skip
+    flat = {name: given[name] for name in ("weights", "q_scales")}
+    flat = {
+        name: x.unflatten(0, (b, next_n)) if x.dim() == 2 else x
+        for name, x in flat.items()
+        if _rows(name, x, b * next_n)
+    }
+    rows = {
+        name: by_row(name, flat.get(name, given[name]), b, next_n)
+        for name in ("q", "weights", "q_scales", "seq_lens", *(("out",) if "out" in tensors else ()))
+    }
+    return {
+        "q": rows["q"].view(torch.uint8), "q_scales": rows["q_scales"].flatten(0, 1) if next_n == 1 else rows["q_scales"][:, 0],
+        "k_cache": pages_of(given["k_cache"], PAGE, KEY_BYTES, KEY_BYTES), "weights": rows["weights"],
+        "seq_lens": rows["seq_lens"], "block_table": given["block_table"], "logits": rows.get("out"),
+        "skip_below": given["skip_below"], "sharing": max(1, next_n),
+    }  # fmt: skip
+
+
+def _rows(name: str, x: torch.Tensor, rows: int) -> bool:
+    if x.dim() == 2 and x.shape[0] != rows:
+        raise InvalidArgumentError(
+            name, expected=f"[b, next_n, heads], or [{rows}, heads], with the queries of q",
+            got=f"shape {tuple(x.shape)}", fix="make the operands agree",
+        )  # fmt: skip
+    return True
+
+
+def _require_alone(given: dict[str, Any]) -> None:
+    """Keys of 4 bits lie in pages of 64 tokens and come without blocks and maxima."""
+    wanted = {"page_size": PAGE, "block_size": 0, "maxima": None}
+    for name, value in wanted.items():
+        if given[name] is not value and (given[name] is None or value is None or given[name] != value):
+            got = given[name] if isinstance(given[name], int) else type(given[name]).__name__
+            raise InvalidArgumentError(
+                name, expected=f'{value} with scale_format="mxfp4"', got=str(got),
+                fix="leave it out: keys of 4 bits have pages of 64 tokens, no lists of blocks and no maxima",
+            )  # fmt: skip

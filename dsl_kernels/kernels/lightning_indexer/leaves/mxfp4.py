@@ -1,0 +1,31 @@
+"""Leaves of scoring over keys of 4 bits, by their text: where scales lie for the tensor cores, and logits without a scale."""
+
+from __future__ import annotations
+
+from ....device.torch.warps import shuffle
+from ....tile.counting import moves
+from ....tile.frontend import unrolled
+from ....tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
+from ....tile.leaf_text import WARP, by_text
+
+
+@by_text
+def place_factors(m: LeafRecorder, factors: Shared[Int32], scales: Shared[Int32]) -> None:
+    """Scales of rows r, r + 32, ... side by side in row r, as copies to tensor memory read them.
+
+    Of fewer than 128 rows the scales come again: products do not look at them.
+    """
+    for column in unrolled(4):
+        factors[m.lane, column] = scales[column * WARP % scales.size + m.lane]
+
+
+@moves(stored=lambda logit: logit)
+@by_text
+def store_scores(
+    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], length: Registers[Int32], seq: Int32,
+    key: Int32,
+) -> None:  # fmt: skip
+    """The logit of this thread's key, if the row has that key."""
+    at = key + m.thread
+    if at < shuffle(length[0], 0):
+        logits.row("row_of_query", (seq, 0))[at] = logit[0]

@@ -1,0 +1,131 @@
+"""Scoring of a decode over keys and queries of 4 bits (MXFP4): two e2m1 in a byte, and a UE8M0 for each 32 dims.
+
+A key has 68 bytes, as vLLM and DeepGEMM keep them on Blackwell; a query's head is 64 bytes beside an int32 of four scales.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..._discover import later
+from ...problems.base import OperandSpec, Values, axis_strides
+from ...problems.layouts import INDEX_DIM
+from ...problems.mxfp4 import MXFP4_GROUP, mxfp4_of, pack_mxfp4_index_keys, quantise_mxfp4
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
+
+KEY_BYTES, SCALE_BYTES, PAGE = INDEX_DIM // 2, INDEX_DIM // MXFP4_GROUP, 64
+TOKEN_BYTES = KEY_BYTES + SCALE_BYTES
+PAGE_BYTES = PAGE * TOKEN_BYTES
+
+
+def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    return (o["seq_lens"] < 0) | (o["seq_lens"] > min(dims["max_pages"] * PAGE, dims["stride"]))
+
+
+def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    lens, table, sharing = o["seq_lens"][:, 0], o["block_table"], dims["sharing"]
+    scored = torch.where(lens > int(o.get("skip_below", 0)), lens, 0)
+    used = torch.zeros(len(table) * sharing, dtype=lens.dtype, device=lens.device)
+    used[: len(scored)] = -(-scored // PAGE)
+    live = torch.arange(dims["max_pages"], device=table.device) < used.view(-1, sharing).amax(dim=1)[:, None]
+    return live & ((table < 0) | (table >= dims["pages"]))
+
+
+def operands(skip: OperandSpec) -> tuple[OperandSpec, ...]:
+    """The operands of the form; `skip` is the rows that are not scored."""
+    return (
+        OperandSpec(
+            "q", ("b", "next_n", "heads", KEY_BYTES), "float4_e2m1x2", strides=axis_strides("q", "bnh"),
+            doc="queries, one a row: pairs of e2m1; any other scale is folded into weights",
+        ),
+        OperandSpec(
+            "q_scales", ("rows", "heads"), "int32", row_stride="q_scales_stride", requires=("rows == b * next_n",),
+            doc="four UE8M0 bytes of each head, of 32 dims each, the first dims lowest",
+        ),
+        OperandSpec(
+            "k_cache", ("pages", PAGE_BYTES), "uint8", row_stride="k_cache_stride",
+            requires=(f"k_cache_stride % {KEY_BYTES} == 0",),
+            doc="paged keys: 64 x 64 bytes of pairs, then 64 x 4 UE8M0 bytes",
+        ),
+        OperandSpec(
+            "weights", ("b", "next_n", "heads"), "float32", strides=axis_strides("weights", "bn"),
+            doc="per-head weights of each row, may be negative",
+        ),
+        OperandSpec(
+            "seq_lens", ("b", "next_n"), "int32", row_stride="seq_lens_stride", align=4, longest="max_len",
+            doc="keys visible to each row; 0 for a padded row",
+            values=(Values("0 to min(64 * max_pages, stride)", _wrong_lengths),),
+        ),
+        OperandSpec(
+            "block_table", ("lines", "max_pages"), "int32", row_stride="block_table_stride", align=4,
+            requires=("lines == ceildiv(b, sharing)",),
+            doc="page ids; row r has line r // sharing",
+            values=(Values("page ids from 0 to pages - 1 in the entries that a length reaches", _wrong_pages),),
+        ),
+        OperandSpec(
+            "logits", ("b", "next_n", "stride"), "float32", "out", strides=axis_strides("logits", "bn"), align=4,
+            argument="out", sizes={"stride": f"max_pages * {PAGE}"}, of_nothing=-math.inf,
+            doc="scores; columns at and beyond the length stay as they were",
+        ),
+        skip,
+        OperandSpec("sharing", (), "int32", "scalar", doc="rows that share a line of the table"),
+    )  # fmt: skip
+
+
+def make(p: Mapping[str, Any], lens: list[list[int]], generator: torch.Generator) -> dict[str, Any]:
+    """Inputs: quantised normal queries and keys, of scales that differ from block to block."""
+    device, sharing = generator.device, p.get("sharing", 1)
+    lengths = torch.tensor(lens, dtype=torch.int32, device=device)
+    b, next_n = lengths.shape
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float32, device=device)
+
+    def spread(*shape: int) -> torch.Tensor:
+        """Blocks of 32 that are a power of two greater or smaller than others."""
+        powers = torch.randint(
+            -3, 4, (*shape[:-1], shape[-1] // MXFP4_GROUP), generator=generator, device=device
+        )
+        return normal(*shape) * torch.exp2(powers.float()).repeat_interleave(MXFP4_GROUP, -1)
+
+    q, q_scales = quantise_mxfp4(spread(b, next_n, p["heads"], INDEX_DIM))
+    weights = normal(b, next_n, p["heads"])
+    pages = max(p["pages"], -(-int(lengths.max()) // PAGE))
+    cache = pack_mxfp4_index_keys(spread(pages, PAGE, INDEX_DIM)).view(pages, -1)
+    lines, width = -(-b // sharing), max(1, -(-int(lengths.max()) // PAGE)) + p.get("spare_pages", 1)
+    table = torch.randint(
+        -(2**31), 2**31 - 1, (lines, width), generator=generator, dtype=torch.int64, device=device
+    ).to(torch.int32)
+    for line in range(lines):
+        used = -(-int(lengths[line * sharing : (line + 1) * sharing].max()) // PAGE)
+        table[line, :used] = torch.randperm(pages, generator=generator, device=device)[:used].to(torch.int32)
+    return {
+        "q": q, "q_scales": q_scales.view(b * next_n, -1), "k_cache": cache, "weights": weights,
+        "seq_lens": lengths, "block_table": table, "skip_below": p.get("skip_below", 0), "sharing": sharing,
+    }  # fmt: skip
+
+
+def logits_of(inputs: Mapping[str, Any]) -> torch.Tensor:
+    """Float64 scores of rows, NaN where nothing is written."""
+    lens, pages = inputs["seq_lens"].flatten(), inputs["k_cache"].shape[0]
+    cache = inputs["k_cache"].reshape(pages, PAGE_BYTES)
+    split = PAGE * KEY_BYTES
+    words = cache[:, split:].contiguous().view(torch.int32).view(pages, PAGE)
+    keys = mxfp4_of(cache[:, :split].reshape(pages, PAGE, KEY_BYTES), words)
+    q = mxfp4_of(inputs["q"].flatten(0, 1), inputs["q_scales"])
+    weights = inputs["weights"].flatten(0, 1).double()
+    logits = torch.full(
+        (len(lens), max(1, int(lens.max()))), torch.nan, dtype=torch.float64, device=lens.device
+    )
+    for row, length in enumerate(lens.tolist()):
+        if length > max(0, inputs.get("skip_below", 0)):
+            ids = inputs["block_table"][row // inputs["sharing"], : -(-length // PAGE)].long()
+            dots = q[row].double() @ keys[ids].reshape(-1, INDEX_DIM)[:length].double().T
+            logits[row, :length] = (weights[row][:, None] * dots.clamp(min=0)).sum(dim=0)
+    return logits.view(*inputs["seq_lens"].shape, -1)

@@ -1,0 +1,144 @@
+"""Scoring over keys and queries of 4 bits through the op, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from dsl_kernels import ops, problems
+from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError
+from dsl_kernels.ops import _base
+from dsl_kernels.problems.base import Workload
+from dsl_kernels.problems.mxfp4 import mxfp4_of, pack_mxfp4_index_keys, quantise_mxfp4
+
+CPU = {"executor": "interpreter", "arch": "sm_100a"}
+PROBLEM = problems.get("lightning_indexer")
+
+
+def drawn(heads: int = 64, next_n: int = 3) -> dict[str, Any]:
+    """Arguments of the op: two sequences of `next_n` queries, whose keys lie in pages of 64."""
+    generator = torch.Generator().manual_seed(5)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    q, q_scales = quantise_mxfp4(normal(2, next_n, heads, 128) * 3)
+    return {
+        "q": q, "q_scales": q_scales.squeeze(-1), "k_cache": pack_mxfp4_index_keys(normal(12, 64, 128)),
+        "weights": normal(2, next_n, heads), "scale_format": "mxfp4",
+        "seq_lens": torch.tensor([[98, 99, 100], [190, 0, 7]], dtype=torch.int32)[:, :next_n].contiguous(),
+        "block_table": torch.tensor([[3, 11, 0], [7, 2, 9]], dtype=torch.int32),
+    }  # fmt: skip
+
+
+def scores_of(given: dict[str, Any]) -> torch.Tensor:
+    """Scores in float64, written anew: -inf where there is no key."""
+    cache = given["k_cache"].view(12, -1)
+    keys = mxfp4_of(cache[:, :4096].reshape(12, 64, 64), cache[:, 4096:].contiguous().view(torch.int32))
+    q = mxfp4_of(given["q"], given["q_scales"].reshape(given["q"].shape[:3])).double()
+    out = torch.full((*q.shape[:2], 192), -torch.inf, dtype=torch.float64)
+    for row in range(q.shape[0]):
+        own = keys[given["block_table"][row].long()].reshape(-1, 128).double()
+        for n in range(q.shape[1]):
+            length = int(given["seq_lens"][row, n])
+            dots = (own[:length] @ q[row, n].T).clamp(min=0)
+            out[row, n, :length] = dots @ given["weights"].reshape(q.shape[:3])[row, n].double()
+    return out
+
+
+@pytest.mark.parametrize(("heads", "next_n"), [(64, 3), (32, 3), (64, 1)])
+def test_scores_of_every_query_of_a_sequence(heads: int, next_n: int) -> None:
+    given = drawn(heads, next_n)
+    expected, out = scores_of(given), torch.full((2, next_n, 192), -torch.inf)
+    scores = ops.lightning_indexer(**given, out=out, **CPU)
+    assert scores is out and str(_base.selections()[-1].variant.knobs["kind"]) == "mxfp4"
+    there = expected.isfinite()
+    assert torch.equal(there, out.isfinite())
+    torch.testing.assert_close(out[there].double(), expected[there], rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_weights_and_scales_may_be_flat() -> None:
+    given = drawn()
+    expected = ops.lightning_indexer(**given, **CPU)
+    flat = {name: given[name].flatten(0, 1) for name in ("weights", "q_scales")}
+    scores = ops.lightning_indexer(**{**given, **flat}, **CPU)
+    there = torch.arange(192) < given["seq_lens"][..., None]
+    assert scores.shape == (2, 3, 192) and torch.equal(scores[there], expected[there])
+
+
+def test_a_scale_that_is_no_number_spoils_its_key_alone() -> None:
+    given = drawn()
+    given["k_cache"].view(12, -1)[3, 4096 + 4 * 5 + 2] = 255
+    scores = ops.lightning_indexer(**given, **CPU)[0, 0, :98]
+    assert scores[5].isnan() and not scores[6:].isnan().any() and not scores[:5].isnan().any()
+
+
+def test_a_scale_is_the_least_power_of_two_that_fits() -> None:
+    values = torch.zeros(3, 128)
+    values[0, 0], values[1, 32], values[2, 127] = 6.0, 6.1, -3.0
+    pairs, scales = quantise_mxfp4(values)
+    assert scales.dtype is torch.int32 and scales.shape == (3, 1) and pairs.shape == (3, 64)
+    found = scales.view(torch.uint8).view(3, 4).int()
+    assert found[0, 0] == 127 and found[1, 1] == 128 and found[2, 3] == 126
+    assert mxfp4_of(pairs, scales).abs().amax(dim=1).tolist() == [6.0, 6.0, 3.0]
+
+
+def test_a_token_has_68_bytes_in_its_page() -> None:
+    keys = torch.zeros(2, 64, 128)
+    keys[1, 5, 2], keys[1, 5, 3] = 1.0, -6.0
+    cache = pack_mxfp4_index_keys(keys)
+    assert cache.shape == (2, 64, 1, 68) and cache.dtype is torch.uint8
+    flat = cache.view(2, -1)
+    assert flat[1, 5 * 64 + 1] == 0xF2 and flat[1, 4096 + 5 * 4] == 127
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"q_scales": None}, ArgumentTypeError, "q_scales.*int32"),
+        ({"scale_format": "mx"}, InvalidArgumentError, "q_scales.*None with"),
+        ({"scale_format": "mxfp5"}, InvalidArgumentError, "q_scales"),
+        ({"block_size": 8}, InvalidArgumentError, "block_size.*0 with"),
+        ({"page_size": 128}, InvalidArgumentError, "page_size.*64 with"),
+        ({"maxima": torch.zeros(2, 3, 24)}, InvalidArgumentError, "maxima.*None with"),
+        ({"q": lambda q: q.float()}, ArgumentTypeError, "q.*pairs of e2m1"),
+        ({"q": lambda q: q[..., :32]}, InvalidArgumentError, "q.*heads, 64"),
+        ({"q": lambda q: q[:, :, :16]}, InvalidArgumentError, "q.*32 or 64 heads"),
+        ({"q_scales": lambda x: x[:, :2]}, InvalidArgumentError, "q_scales"),
+        ({"q_scales": lambda x: x.float()}, ArgumentTypeError, "q_scales"),
+        ({"weights": lambda x: x.flatten(0, 1)[:5]}, InvalidArgumentError, "weights"),
+        ({"k_cache": lambda x: x[..., :66]}, InvalidArgumentError, "k_cache.*68"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Exception], words: str) -> None:
+    given = drawn()
+    for name, value in change.items():
+        given[name] = value(given[name]) if isinstance(value, Callable) else value
+    with pytest.raises(error, match=f"(?s){words}"):
+        ops.lightning_indexer(**given, **CPU)
+
+
+def test_hopper_has_no_kernel_for_it() -> None:
+    with pytest.raises(NoVariantError, match="sm_100a"):
+        ops.lightning_indexer(**drawn(), executor="interpreter", arch="sm_90a")
+
+
+def test_the_bytes_of_a_key() -> None:
+    dims = {"b": 4, "next_n": 1, "heads": 64, "max_len": 1000}
+    less = problems.get("lightning_indexer").bytes("decode_mxfp4", dims)
+    assert less == 4 * 1000 * 68 + 4 * 1000 * 4 + 4 * 64 * 68
+    assert PROBLEM.flops("decode_mxfp4", dims)["float4_e2m1x2"] == 2 * 64 * 128 * 4 * 1000
+
+
+def test_entries_past_a_table_are_found() -> None:
+    workload = Workload("four_bits", "tiny", "decode_mxfp4", {"lens": [[70], [7]], "heads": 64, "pages": 4})
+    inputs = PROBLEM.make(workload, torch.Generator().manual_seed(1))
+    rules = {spec.name: spec.values for spec in PROBLEM.operands("decode_mxfp4")}
+    dims = {"max_pages": inputs["block_table"].shape[1], "pages": 4, "sharing": 1, "stride": 192}
+    (pages,) = rules["block_table"]
+    assert not pages.wrong(inputs, dims).any()
+    inputs["block_table"][0, 1] = 4
+    assert pages.wrong(inputs, dims).nonzero().tolist() == [[0, 1]]
