@@ -24,8 +24,8 @@ from .sm import Share
 
 SCHEMA = 1
 # Operations whose variants the clock ranks, by architecture. On Hopper: those where it loses no more than the
-# cost model at the points of both tuned tables (docs/clock.md). On Blackwell, where the cost model tells few
-# variants apart: all operations that the clock walks.
+# cost model at the points of both tuned tables (docs/clock_accuracy.md). On Blackwell, where the cost model
+# tells few variants apart: all operations that the clock walks.
 RANKED = {
     "sm_90a": ("lightning_indexer",),
     "sm_100a": ("gqa_forward", "lightning_indexer", "sparse_mla"),
