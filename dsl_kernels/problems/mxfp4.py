@@ -1,7 +1,7 @@
 """MXFP4 in torch: numbers of 4 bits (e2m1), two in a byte, and a power of two (UE8M0) for each 32 of them.
 
-An index key of 128 dims has 68 bytes. A page of the cache is block-planar: the pairs of all its tokens first, then
-their scales.
+An index key of 128 dims has 68 bytes. A page of the cache is block-planar: the pairs of all its tokens first,
+then their scales.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def quantise_mxfp4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         values: [..., dim] floating point, dim a multiple of 128.
 
     Returns:
-        [..., dim / 2] uint8, the even dim in a byte's lower half, and [..., dim / 128] int32, of which each holds the UE8M0
-        bytes of 128 dims, the first ones lowest. A scale is the least power of two from max(|x|, 1e-4) / 6 on, as
-        DeepGEMM and vLLM choose it.
+        [..., dim / 2] uint8, the even dim in a byte's lower half, and [..., dim / 128] int32, of which each
+        holds the UE8M0 bytes of 128 dims, the first ones lowest. A scale is the least power of two from
+        max(|x|, 1e-4) / 6 on, as DeepGEMM and vLLM choose it.
     """
     _require("values", values, (*(f"n{axis}" for axis in range(values.dim() - 1)), "dim"), _FLOATS)
     if values.shape[-1] % INDEX_DIM:

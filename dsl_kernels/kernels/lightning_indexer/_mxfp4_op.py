@@ -1,4 +1,4 @@
-"""`ops.lightning_indexer` with `scale_format="mxfp4"`: its arguments as the form "decode_mxfp4" takes them."""
+"""The arguments of `ops.lightning_indexer(scale_format="mxfp4")` as the form "decode_mxfp4" takes them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ def of_four_bits(
     """The operands of the form for the op's arguments by name; `by_row` flattens [b, next_n, ...] to rows.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: an argument that the form does not take, or of another shape or dtype.
+        ArgumentTypeError, InvalidArgumentError: an argument that the form does not take, or one of another
+            shape or dtype.
     """
     q, scales = given["q"], given["q_scales"]
     _require_alone(given)
     if not isinstance(scales, torch.Tensor):
         raise ArgumentTypeError(
-            "q_scales", expected='int32 [b, next_n, heads] with scale_format="mxfp4"', got=type(scales).__name__,
+            "q_scales", expected='int32 [b, next_n, heads] with scale_format="mxfp4"',
+            got=type(scales).__name__,
             fix="pass the scales of q: see problems.mxfp4.quantise_mxfp4",
         )  # fmt: skip
     tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
@@ -46,7 +48,8 @@ def of_four_bits(
     if q.dim() != 4 or q.shape[3] != KEY_BYTES or q.shape[2] not in HEADS:
         raise InvalidArgumentError(
             "q", expected=f"[b, next_n, heads, {KEY_BYTES}] bytes, of {' or '.join(map(str, HEADS))} heads",
-            got=f"shape {tuple(q.shape)}", fix="pass 128 dims a head, two in a byte, and pad the heads with zeros",
+            got=f"shape {tuple(q.shape)}",
+            fix="pass 128 dims a head, two in a byte, and pad the heads with zeros",
         )  # fmt: skip
     b, next_n, heads = q.shape[:3]
     if scales.shape not in ((b, next_n, heads), (b * next_n, heads)):
@@ -65,7 +68,8 @@ def of_four_bits(
         for name in ("q", "weights", "q_scales", "seq_lens", *(("out",) if "out" in tensors else ()))
     }
     return {
-        "q": rows["q"].view(torch.uint8), "q_scales": rows["q_scales"].flatten(0, 1) if next_n == 1 else rows["q_scales"][:, 0],
+        "q": rows["q"].view(torch.uint8),
+        "q_scales": rows["q_scales"].flatten(0, 1) if next_n == 1 else rows["q_scales"][:, 0],
         "k_cache": pages_of(given["k_cache"], PAGE, KEY_BYTES, KEY_BYTES), "weights": rows["weights"],
         "seq_lens": rows["seq_lens"], "block_table": given["block_table"], "logits": rows.get("out"),
         "skip_below": given["skip_below"], "sharing": max(1, next_n),

@@ -32,8 +32,8 @@ SCORES = {
     "blocks": "float32",
     "mxfp4": "float32",
 }
-"""Dtype of the scores by kind of form. A "plain" form has the name of its mode. Prefill has no "blocks" and no
-"mxfp4".
+"""Dtype of the scores by kind of form. A "plain" form has the name of its mode. Prefill has no "blocks"
+and no "mxfp4".
 """
 
 

@@ -1,6 +1,7 @@
-"""Scoring of a decode over keys and queries of 4 bits (MXFP4): two e2m1 in a byte, and a UE8M0 for each 32 dims.
+"""Scoring of a decode over keys and queries of 4 bits (MXFP4): two e2m1 per byte, a UE8M0 for each 32 dims.
 
-A key has 68 bytes, as vLLM and DeepGEMM keep them on Blackwell; a query's head is 64 bytes beside an int32 of four scales.
+A key has 68 bytes, as vLLM and DeepGEMM keep them on Blackwell. A query's head has 64 bytes, and an int32 of
+four scales beside them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def operands(skip: OperandSpec) -> tuple[OperandSpec, ...]:
             doc="queries, one a row: pairs of e2m1; any other scale is folded into weights",
         ),
         OperandSpec(
-            "q_scales", ("rows", "heads"), "int32", row_stride="q_scales_stride", requires=("rows == b * next_n",),
+            "q_scales", ("rows", "heads"), "int32", row_stride="q_scales_stride",
+            requires=("rows == b * next_n",),
             doc="four UE8M0 bytes of each head, of 32 dims each, the first dims lowest",
         ),
         OperandSpec(
@@ -66,10 +68,13 @@ def operands(skip: OperandSpec) -> tuple[OperandSpec, ...]:
             "block_table", ("lines", "max_pages"), "int32", row_stride="block_table_stride", align=4,
             requires=("lines == ceildiv(b, sharing)",),
             doc="page ids; row r has line r // sharing",
-            values=(Values("page ids from 0 to pages - 1 in the entries that a length reaches", _wrong_pages),),
+            values=(
+                Values("page ids from 0 to pages - 1 in the entries that a length reaches", _wrong_pages),
+            ),
         ),
         OperandSpec(
-            "logits", ("b", "next_n", "stride"), "float32", "out", strides=axis_strides("logits", "bn"), align=4,
+            "logits", ("b", "next_n", "stride"), "float32", "out",
+            strides=axis_strides("logits", "bn"), align=4,
             argument="out", sizes={"stride": f"max_pages * {PAGE}"}, of_nothing=-math.inf,
             doc="scores; columns at and beyond the length stay as they were",
         ),

@@ -68,14 +68,14 @@ def lightning_indexer(
             tokens. `topk_selector` makes such a list from `maxima`, with pages of page_size / 8. Given the
             list as a block table with pages of 8, `topk_selector` names tokens of the cache.
         scale_format: "float32", or "mx": the four bytes of a key's scale are four copies of one UE8M0 byte,
-            2^(byte - 127), as in vLLM's cache for Blackwell. Kernels read one of the four. With "mxfp4" (sm_100a
-            only) keys and queries have 4 bits: `q` is [b, next_n, heads, 64] bytes, pairs of e2m1, of 32 or 64
-            heads; `k_cache` is [pages, 64, 1, 68], 64 bytes per token, then 4 UE8M0 bytes per token
-            (`problems.mxfp4.pack_mxfp4_index_keys`). The stride of pages is a multiple of 64 bytes. The keys of a
-            sequence are read once for each of its queries.
-        q_scales: with "mxfp4" [b, next_n, heads] or [b * next_n, heads] int32, rows at a stride of a multiple of
-            16 bytes. A number holds the four UE8M0 bytes of a head, each for 32 dims, the first dims lowest
-            (`problems.mxfp4.quantise_mxfp4`).
+            2^(byte - 127), as in vLLM's cache for Blackwell. Kernels read one of the four. With "mxfp4"
+            (sm_100a only) keys and queries have 4 bits: `q` is [b, next_n, heads, 64] bytes, pairs of e2m1,
+            of 32 or 64 heads; `k_cache` is [pages, 64, 1, 68], 64 bytes per token, then 4 UE8M0 bytes per
+            token (`problems.mxfp4.pack_mxfp4_index_keys`). The stride of pages is a multiple of 64 bytes. The
+            keys of a sequence are read once for each of its queries.
+        q_scales: with "mxfp4" [b, next_n, heads] or [b * next_n, heads] int32, rows at a stride of a multiple
+            of 16 bytes. A number holds the four UE8M0 bytes of a head, each for 32 dims, the first ones
+            lowest (`problems.mxfp4.quantise_mxfp4`).
         out: [b, next_n, stride] float32 or bfloat16 to write into, at any strides. The default is float32 and
             a stride of max_pages * page_size, or max_blocks * block_size. Must not overlap an input. Only
             float32 for `block_size`, `scale_format="mx"` and `maxima`.
@@ -121,7 +121,8 @@ def lightning_indexer(
     if q_scales is not None:
         raise InvalidArgumentError(
             "q_scales", expected=f"None with scale_format={shown(scale_format)}", got=type(q_scales).__name__,
-            fix='fold scales of a query into weights, or pass keys and queries of 4 bits with scale_format="mxfp4"',
+            fix="fold scales of a query into weights, "
+            'or pass keys and queries of 4 bits with scale_format="mxfp4"',
         )  # fmt: skip
     if block_size != 0 or scale_format != "float32" or maxima is not None:
         return _by_blocks(

@@ -1,4 +1,4 @@
-"""Leaves of scoring over keys of 4 bits, by their text: where scales lie for the tensor cores, and logits without a scale."""
+"""Texts of leaves of scoring over keys of 4 bits: scales laid out for the tensor cores, unscaled logits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def place_factors(m: LeafRecorder, factors: Shared[Int32], scales: Shared[Int32]
 @moves(stored=lambda logit: logit)
 @by_text
 def store_scores(
-    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], length: Registers[Int32], seq: Int32,
+    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32],
+    length: Registers[Int32], seq: Int32,
     key: Int32,
 ) -> None:  # fmt: skip
     """The logit of this thread's key, if the row has that key."""

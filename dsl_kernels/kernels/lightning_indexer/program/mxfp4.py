@@ -1,7 +1,8 @@
 """Scoring of decode over keys of 4 bits (MXFP4), on Blackwell: the tensor cores apply the scales.
 
-A key is 64 bytes, two numbers each, and four scales of 32 dims; so is a query's head. One warp lays the scales out as
-`tcgen05.cp` reads them: word r + 32 c of a tile becomes word c of row r. Tiles go to two scoring groups in turn.
+A key is 64 bytes, two numbers each, and four scales of 32 dims; so is a query's head. One warp lays the
+scales out as `tcgen05.cp` reads them: word r + 32 c of a tile becomes word c of row r. Tiles go to two scoring
+groups in turn.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _rows_map(
 
 
 def _registers(k: SimpleNamespace, role: str) -> tuple[Buffer, ...]:
-    """What each thread of a scoring role has: a key's scores, the weights of a query, the key's logit, a length."""
+    """Each thread of a scoring role has a key's scores, a query's weights, the key's logit, a length."""
     g = role.removeprefix("score_")
     floats = {"dots": k.heads, "weight": k.heads, "logit": 1}
     return (
@@ -92,7 +93,10 @@ def blackwell(k: SimpleNamespace) -> Schedule:
     placer = Reader("place", Engine.THREADS, "warp")
     return Schedule(
         roles=(
-            *(Role(role, 4, doc=f"epilogue of tiles i with i % {GROUPS} == {g}") for g, role in enumerate(scorers)),
+            *(
+                Role(role, 4, doc=f"epilogue of tiles i with i % {GROUPS} == {g}")
+                for g, role in enumerate(scorers)
+            ),
             Role("load", 1, doc="block table, key pages, queries"),
             Role("place", 1, doc="scales, as copies to tensor memory read them"),
             Role("mma", 1, doc="issues every tcgen05.cp, tcgen05.mma and commit"),
@@ -115,7 +119,9 @@ def blackwell(k: SimpleNamespace) -> Schedule:
                 "queries", ("queries", "query_scales", "head_weights"), "load", Engine.BULK,
                 (*issuer, placer, *(Reader(role, Engine.THREADS, "warp") for role in scorers)), QUERY_STAGES,
             ),
-            Pipeline("key_factors", ("key_factors",), "place", Engine.THREADS, issuer, PLACED, fill_arrive="warp"),
+            Pipeline(
+                "key_factors", ("key_factors",), "place", Engine.THREADS, issuer, PLACED, fill_arrive="warp",
+            ),
             Pipeline(
                 "query_factors", ("query_factors",), "place", Engine.THREADS, issuer, QUERY_STAGES,
                 fill_arrive="warp",
@@ -131,7 +137,8 @@ def blackwell(k: SimpleNamespace) -> Schedule:
         mmas=(
             Mma(
                 "score", "tcgen05", "mma", k.tile, k.heads, INDEX_DIM, PAIRS, a="keys", b="queries",
-                acc="scores_0", scales=("by_key", "by_query"), doc="S[keys, heads] = K Q^T, scaled by blocks of 32",
+                acc="scores_0", scales=("by_key", "by_query"),
+                doc="S[keys, heads] = K Q^T, scaled by blocks of 32",
             ),
         ),
         grid=(dim("ctas"),),
