@@ -1,8 +1,8 @@
 """Scoring of decode over keys of 4 bits (MXFP4), on Blackwell: the tensor cores apply the scales.
 
 A key is 64 bytes, two numbers each, and four scales of 32 dims; so is a query's head. One warp lays the
-scales out as `tcgen05.cp` reads them: word r + 32 c of a tile becomes word c of row r. Tiles go to two scoring
-groups in turn.
+scales out as `tcgen05.cp` reads them: word r + 32 c of a tile becomes word c of row r. Tiles go to two
+scoring groups in turn.
 """
 
 from __future__ import annotations
