@@ -20,7 +20,8 @@ help: ## list the targets
 
 setup: $(STAMP) ## virtual environment and locked dependencies
 
-$(STAMP): requirements.lock requirements-torch.lock requirements-toolkit.lock pyproject.toml scripts/setup.py
+$(STAMP): requirements.lock requirements-torch.lock requirements-toolkit.lock pyproject.toml distributions/dsl_kernels_lab/pyproject.toml \
+		distributions/dsl_kernels_lab/setup.py scripts/setup.py
 	$(PYTHON) scripts/setup.py $(VENV)
 	@touch $@
 
@@ -69,7 +70,7 @@ emulator-wheel: $(STAMP) ## the emulator alone, as a manylinux wheel that is tri
 lock: ## pin and hash what setup installs (needs uv); versions stay unless UPGRADE=--upgrade is given
 	@$(UV) pip compile --quiet $(UPGRADE) --group torch -o requirements-torch.lock
 	@$(UV) pip compile --quiet $(UPGRADE) pyproject.toml -c requirements-torch.lock \
-		$(addprefix --extra ,tilelang cutedsl inspect emulator profile dev) \
+		$(addprefix --extra ,tilelang cutedsl inspect emulator dev) \
 		$(addprefix --no-emit-package ,$(CUDA_OF_TORCH)) -o requirements.lock
 	@$(UV) pip compile --quiet $(UPGRADE) --group toolkit -c requirements-torch.lock -o requirements-toolkit.lock
 

@@ -2,4 +2,4 @@
 
 from setuptools import find_namespace_packages, setup
 
-setup(packages=[*find_namespace_packages(include=["dsl_kernels*"]), "dsl_kernels.generated"])
+setup(packages=[*find_namespace_packages(include=["dsl_kernels", "dsl_kernels.*"]), "dsl_kernels.generated"])

@@ -14,8 +14,8 @@ from dsl_kernels import clock, problems, registry, variants
 from dsl_kernels.arch import GPUS, GpuSpec
 from dsl_kernels.clock import cached
 from dsl_kernels.runtime.storage import write_atomically
+from dsl_kernels.tokens import program
 from dsl_kernels.variants import Variant
-from dsl_kernels_lab.verification import runs
 
 # At most MOST launches of a variant are walked, each at least APART octaves away from the others.
 MOST, APART = 24, 0.3
@@ -29,7 +29,7 @@ def digest() -> str:
     """Hash of what a walk depends on besides its variant: the clock's code and the measured rates."""
     sources = hashlib.sha256()
     for name in ("machine", "rates", "sm", "walk", "work"):
-        sources.update(runs.program((CLOCK / f"{name}.py").read_bytes()))
+        sources.update(program((CLOCK / f"{name}.py").read_bytes()))
     for path in sorted(CLOCK.parent.glob("tuned/*_rates.json")):
         sources.update(path.read_bytes())
     return sources.hexdigest()[:16]
@@ -112,7 +112,7 @@ def record(arch: str, progress: Callable[[str], None] = lambda variant: None, jo
 
 def _code(variant: Variant) -> str:
     """Hash of a module's code, without comments and docstrings."""
-    return hashlib.sha256(runs.program(variant.path.read_bytes())).hexdigest()[:16]
+    return hashlib.sha256(program(variant.path.read_bytes())).hexdigest()[:16]
 
 
 def _text(arch: str, now: str, kept: Mapping[str, Any]) -> str:

@@ -17,6 +17,8 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECTS = (ROOT, ROOT / "distributions" / "dsl_kernels_lab")
+"""The library and its laboratory, which are installed as they lie in the checkout."""
 
 
 def main() -> int:
@@ -42,7 +44,8 @@ def main() -> int:
         install_locked(pip, "requirements.lock")
         if shutil.which("nvcc") is None and not os.environ.get("CUDA_HOME"):
             install_locked(pip, "requirements-toolkit.lock")
-        subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], check=True)
+        editable = [word for path in PROJECTS for word in ("-e", str(path))]
+        subprocess.run([*pip, "--no-deps", "--no-build-isolation", *editable], check=True)
     except subprocess.CalledProcessError as error:
         print(
             f"error: expected pip to install, got exit status {error.returncode}. Fix: as pip says above, "

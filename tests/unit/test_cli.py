@@ -20,7 +20,7 @@ import dsl_kernels
 from codegen.check import check
 from codegen.emit import GENERATED, entry, relative_path
 from codegen.sweep import Instance, combinations
-from dsl_kernels import backends, env, measured, problems, programs, registry, variants
+from dsl_kernels import backends, env, measured, problems, programs, registry, tokens, variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.cli import app, machine
 from dsl_kernels.errors import CompileError, ToolchainError
@@ -199,7 +199,7 @@ def test_a_record_of_another_source_does_not_count(recorded, ran, tmp_path):
 )
 def test_a_program_is_what_it_does_not_how_it_is_laid_out(other, same):
     plain = b'def f(a, b):\n    return g(a, "b")\n'
-    assert (runs.program(other.encode()) == runs.program(plain)) is same
+    assert (tokens.program(other.encode()) == tokens.program(plain)) is same
 
 
 def test_an_f_string_is_one_token_under_every_python() -> None:
@@ -217,8 +217,8 @@ def test_an_f_string_is_one_token_under_every_python() -> None:
     ]  # fmt: skip
     whole = 'f"""a{\nf\'{b!r}\'}c"""'
     wanted = [("NAME", "x"), ("OP", "="), ("STRING", whole), ("OP", "+"), ("NAME", "y")]
-    assert list(runs.whole_strings(parts, lines)) == wanted
-    assert f"STRING {whole}".encode() in runs.program("".join(lines).encode())
+    assert list(tokens.whole_strings(parts, lines)) == wanted
+    assert f"STRING {whole}".encode() in tokens.program("".join(lines).encode())
 
 
 def test_a_record_does_not_count_once_a_device_helper_has_changed(tmp_path, monkeypatch):

@@ -64,6 +64,14 @@ def test_a_release_builds_each_architecture_and_needs_all_parts() -> None:
     assert all(jobs[part]["needs"] == "version" for part in jobs["release"]["needs"])
 
 
+def test_a_release_builds_the_library_and_its_laboratory() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    ran = [step["run"] for step in jobs["base"]["steps"] if "python -m build" in step.get("run", "")]
+    built = [ROOT / command.partition("--outdir dist")[2].strip() for command in ran]
+    assert built == [ROOT, ROOT / "distributions" / "dsl_kernels_lab"]
+    assert all((folder / "pyproject.toml").is_file() for folder in built)
+
+
 def test_the_changelog_is_cut_into_releases_with_one_line_an_entry() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     releases = release_notes.sections(text)

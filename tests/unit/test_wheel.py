@@ -17,20 +17,17 @@ from unittest import mock
 import bundled_step
 import pytest
 
+import dsl_kernels
 from dsl_kernels import ops, variants
 from dsl_kernels.dsa import steps
 from dsl_kernels.runtime import bundle, cache
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = (
-    "dsl_kernels",
-    "dsl_kernels_lab",
-    "generated",
-    "pyproject.toml",
-    "setup.py",
-    "README.md",
+    "dsl_kernels", "dsl_kernels_lab", "distributions", "generated", "pyproject.toml", "setup.py", "README.md",
     "LICENSE",
-)
+)  # fmt: skip
+RUN = "from dsl_kernels.cli import main; main()"
 PROBE = """
 import json
 from dsl_kernels import variants
@@ -38,17 +35,8 @@ print(json.dumps([[v.id, v.path.is_file()] for v in variants.variants()]))
 """
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Path:
-    """The content of a wheel that was built without network from a copy of the sources."""
-    pytest.importorskip("setuptools")
-    source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in SHIPPED:
-        path = ROOT / name
-        if path.is_dir():
-            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(path, source / name)
+def wheel_of(project: Path, made: Path) -> Path:
+    """The content of a wheel that is built without network."""
     command = [
         sys.executable,
         "-m",
@@ -60,7 +48,7 @@ def installed(tmp_path_factory) -> Path:
         "--no-build-isolation",
     ]
     done = subprocess.run(
-        [*command, "-w", str(made), str(source)], capture_output=True, text=True, check=False
+        [*command, "-w", str(made), str(project)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     (wheel,) = made.glob("*.whl")
@@ -69,16 +57,80 @@ def installed(tmp_path_factory) -> Path:
     return made / "site"
 
 
-def test_it_has_every_file_of_the_library(installed):
-    def files(root: Path) -> set[str]:
-        return {
-            path.relative_to(root).as_posix()
-            for path in root.rglob("*")
-            if path.is_file() and path.suffix not in (".pyc", ".md")
-        }
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """A copy of the sources."""
+    pytest.importorskip("setuptools")
+    copied = tmp_path_factory.mktemp("source")
+    ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+    for name in SHIPPED:
+        path = ROOT / name
+        if path.is_dir():
+            shutil.copytree(path, copied / name, ignore=ignored)
+        else:
+            shutil.copy(path, copied / name)
+    return copied
 
+
+@pytest.fixture(scope="module")
+def installed(source, tmp_path_factory) -> Path:
+    """The content of the library's wheel."""
+    return wheel_of(source, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def laboratory(source, tmp_path_factory) -> Path:
+    """The content of the laboratory's wheel, which is built from its sdist."""
+    project, made = source / "distributions" / "dsl_kernels_lab", tmp_path_factory.mktemp("laboratory")
+    build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", build, str(made)], cwd=project, capture_output=True, check=True, text=True
+    )
+    (sdist,) = made.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(made, filter="data")
+    return wheel_of(made / sdist.name.removesuffix(".tar.gz"), made)
+
+
+def files(root: Path) -> set[str]:
+    return {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*")
+        if path.is_file() and path.suffix not in (".pyc", ".md")
+    }
+
+
+def test_it_has_every_file_of_the_library(installed):
     here = files(ROOT / "dsl_kernels") | {f"generated/{name}" for name in files(ROOT / "generated")}
     assert files(installed / "dsl_kernels") == here
+
+
+def test_the_laboratory_is_in_a_wheel_of_its_own(installed, laboratory):
+    assert not list(installed.glob("dsl_kernels_lab*"))
+    assert {path.name for path in laboratory.iterdir() if "dist-info" not in path.name} == {"dsl_kernels_lab"}
+    assert files(laboratory / "dsl_kernels_lab") == files(ROOT / "dsl_kernels_lab")
+    (told,) = laboratory.glob("*.dist-info/METADATA")
+    version = dsl_kernels.__version__
+    assert {f"Version: {version}", f"Requires-Dist: dsl-kernels=={version}"} <= {
+        *told.read_text().splitlines()
+    }
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_commands_of_wheels(installed, laboratory, tmp_path, beside):
+    """What `bench` says from wheels outside the checkout, with the laboratory's and without."""
+    sites = [str(installed), *([str(laboratory)] if beside else [])]
+    code = f"import sys; sys.meta_path = [m for m in sys.meta_path if 'Editable' not in str(m)]; {RUN}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "bench", "--help"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sites)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == (0 if beside else 2), done.stderr
+    assert "--regret" in done.stdout if beside else "pip install dsl-kernels-lab" in done.stderr
 
 
 def test_it_finds_its_own_generated_set(installed):
