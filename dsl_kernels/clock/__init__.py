@@ -118,5 +118,5 @@ def _read(
     program, values, arch = programs.get(op), dict(knobs), get_arch(arch_name)
     schedule = program.declare(SimpleNamespace(**values), arch)
     longest = {spec.name: spec.longest for spec in program.declared_operands(values)}
-    kernel = Kernel(schedule, program.said(values, arch, schedule), longest, backend)
+    kernel = Kernel(schedule, program.recorded(values, arch, schedule), longest, backend)
     return kernel, counts_of(program, values, arch)

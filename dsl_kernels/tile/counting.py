@@ -63,7 +63,7 @@ def counts_of(program: TileProgram, knobs: Mapping[str, Any], arch: ArchSpec) ->
     declared = program.declared_operands(knobs)
     operands = {spec.name: spec.longest for spec in declared}
     scalars = frozenset(spec.name for spec in program.problem.operands(program.form(knobs)) if not spec.shape)
-    text = program.said(knobs, arch, schedule)
+    text = program.recorded(knobs, arch, schedule)
     parts: list[tuple[Callable[[Mapping[str, int]], dict[Any, float]], int]] = []
     for role in schedule.roles:
         statements = (*text.start, *text.roles[role.name], *text.end)

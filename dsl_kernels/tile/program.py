@@ -97,11 +97,11 @@ class TileProgram:
 
     def _recorded(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Text:
         schedule = self.schedule(knobs, arch)
-        text = self.said(knobs, arch, schedule)
+        text = self.recorded(knobs, arch, schedule)
         check_uses(self.op, self.spelled(knobs), schedule, text, self.declared_operands(knobs))
         return probed(text, schedule, knobs[PROBE.name]).text if knobs.get(PROBE.name) else text
 
-    def said(self, knobs: Mapping[str, Any], arch: ArchSpec, schedule: Schedule) -> Text:
+    def recorded(self, knobs: Mapping[str, Any], arch: ArchSpec, schedule: Schedule) -> Text:
         """The text that the bodies record, without probes and not yet checked against the schedule."""
         space = SimpleNamespace(**knobs)
         bodies, operands = dict(self.bodies(space, arch)), self.declared_operands(knobs)

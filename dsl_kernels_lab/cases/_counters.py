@@ -20,7 +20,7 @@ from dsl_kernels.errors import ToolchainError
 
 from ..profile import KernelReport, readers
 from ..profile.collect import complete
-from ..profile.metrics import DURATION
+from ..profile.metrics import CHIPS, DURATION, STALL, stalls
 from ._cuda import Source
 from .base import Case, judged
 
@@ -28,13 +28,6 @@ WARM_UPS = 3
 # The least time for a process that imports torch, draws inputs and launches them under the profiler.
 LEAST_SECONDS = 10.0
 MARKER = Source('extern "C" __global__ void case_marker() {}', "marker")
-# Stall reasons that only Hopper counts.
-HOPPER_STALLS = ("gmma", "imc_miss")
-STALLS = (
-    "barrier", "branch_resolving", "dispatch_stall", "drain", "lg_throttle", "long_scoreboard",
-    "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "selected",
-    "short_scoreboard", "sleeping", "tex_throttle", "wait",
-)  # fmt: skip
 METRICS = (
     "gpu__time_duration.sum",
     "sm__cycles_elapsed.max",
@@ -70,9 +63,9 @@ def metrics() -> list[str]:
     """Metrics to ask for on this GPU."""
     import torch
 
-    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-    reasons = sorted({*STALLS, *(HOPPER_STALLS if hopper else ())})
-    return [*METRICS, *(f"smsp__average_warps_issue_stalled_{r}_per_issue_active.ratio" for r in reasons)]
+    major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+    reasons = sorted(stalls(CHIPS.get(f"sm_{major}{minor}", "")))
+    return [*METRICS, *map(STALL.format, reasons)]
 
 
 def ncu() -> str:
