@@ -95,7 +95,7 @@ from dsl_kernels.kernels.lightning_indexer import cutedsl_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 64  # index heads
-TILE = 128  # keys a tile
+TILE = 128  # keys per tile
 STAGES = 8  # key tiles in flight
 TILE_PAGES = 2
 KEY_BYTES = 64
@@ -175,9 +175,7 @@ class Shared:
 
 @cute.jit
 def place_when_even(b, cta, ctas):
-    """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles
-    in turn.
-    """
+    """Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in turn."""
     seq = Int32(0)
     tile = cta
     step = ctas
@@ -190,7 +188,7 @@ def place_when_even(b, cta, ctas):
 
 @cute.jit
 def read_lengths(seq_lens, seq_lens_stride_0, b, lane):
-    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    """Read the lengths of the first 32 sequences, one per lane. Lanes past the batch read the last length."""
     lengths = cutlass.min(lane, b - 1) * seq_lens_stride_0
     length = seq_lens[lengths + 0]
     return length
@@ -198,10 +196,9 @@ def read_lengths(seq_lens, seq_lens_stride_0, b, lane):
 
 @cute.jit
 def table_entries(block_table, block_table_stride_0, row, first, step, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     line = row * block_table_stride_0
     entry = block_table[
@@ -212,7 +209,7 @@ def table_entries(block_table, block_table_stride_0, row, first, step, last, lan
 
 @cute.jit
 def lengths_to_score(length, b, skip_below, lane):
-    """What the lanes' sequences have to score, from their lengths."""
+    """The number of keys to score of each lane's sequence, from its length."""
     known = leaf.shuffle_length(length, lane)
     need = cutlass.select_((lane < b) & (known > skip_below), known, 0)
     return need
@@ -222,9 +219,10 @@ def lengths_to_score(length, b, skip_below, lane):
 def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, skip_below, cta, ctas, lane):
     """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
-    Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back
-    is that of `seq`. Dealt evenly where that leaves no CTA with more tiles than contiguous equal shares
-    of all tiles, end to end, would; otherwise in such shares.
+    The inputs are the results of place_when_even, and in each lane that of keys_to_score for one of the
+    first 32 sequences. `need` becomes that of `seq`. The split is even where it gives no CTA more tiles
+    than contiguous equal shares of all tiles, end to end, would give. Otherwise the CTAs take such
+    shares.
     """
     turns = Int32(0)
     if b == 1:
@@ -277,7 +275,7 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, skip_below
                 hit = warps.ballot((upto > begin) & (upto - tiles <= begin))
                 before = warps.shuffle(upto, 31)
                 if hit != 0:
-                    # The shares are in order, so one lane at most owns this one's first tile.
+                    # Sequences are in order, so at most one lane has the first tile of this share.
                     owner = 31 - warps.clz(hit)
                     seq = batch * 32 + owner
                     tile = begin - warps.shuffle(upto - tiles, owner)
@@ -289,10 +287,10 @@ def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, skip_below
 
 @cute.jit
 def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, skip_below):
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+    """Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
     score.
 
-    `fresh` tells whether this tile is the share's first one of its sequence.
+    `fresh` says whether the tile is the first one of its sequence in this share.
     """
     fresh = (it == 0) | (tile * TILE >= need)
     while tile * TILE >= need:
@@ -309,14 +307,14 @@ def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, skip_below):
 
 @cute.jit
 def load_weights(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(warps.group(head_weights, 4, quad), warps.few(weight, 4 * quad, 4))
 
 
 @cute.jit
 def load_lengths(length, seq_lens, seq_lens_stride_0, seq, next_n, skip_below, thread):
-    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    """Lane i reads the keys to score of query i: 0 past next_n and for a row that selection takes whole."""
     query = thread % 32
     length[0] = Int32(0)
     if query < next_n:
@@ -337,10 +335,9 @@ def store_scores(logits, logits_stride_0, logits_stride_1, logit, length, seq, k
 
 @cute.jit
 def table_entries_step_1(block_table, block_table_stride_0, row, first, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     line = row * block_table_stride_0
     entry = block_table[
@@ -721,7 +718,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_mxfp4(
     entry = Int32(0)
     ahead = Int32(0)
     if warp == 8:
-        # Garbage past a length: nothing follows an entry before the length is known.
+        # Entries past a length are garbage: no copy uses an entry before the length is known.
         row = cutlass.min(seq, b - 1)
         entry = table_entries(
             block_table, block_table_stride, row // sharing, tile, step, max_pages - 1, lane

@@ -93,7 +93,7 @@ from dsl_kernels.kernels.lightning_indexer import tilelang_sm100 as leaf_sm100
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 HEADS = 32  # index heads
-TILE = 128  # keys a tile
+TILE = 128  # keys per tile
 STAGES = 8  # key tiles in flight
 TILE_PAGES = 2
 KEY_BYTES = 64
@@ -103,16 +103,15 @@ SCALE_WORD = 1024
 
 @T.macro
 def read_lengths(length: T.Ref, seq_lens, b, lane):
-    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    """Read the lengths of the first 32 sequences, one per lane. Lanes past the batch read the last length."""
     length = seq_lens[T.min(lane, b - 1), 0]
 
 
 @T.macro
 def table_entries(entry: T.Ref, block_table, row, first, step, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     entry = block_table[
         row,
@@ -122,14 +121,14 @@ def table_entries(entry: T.Ref, block_table, row, first, step, last, lane):
 
 @T.macro
 def lengths_to_score(need: T.Ref, length, b, skip_below, lane):
-    """What the lanes' sequences have to score, from their lengths."""
+    """The number of keys to score of each lane's sequence, from its length."""
     known = leaf.shuffle_length(length, lane)
     need = T.if_then_else((lane < b) & (known > skip_below), known, 0)
 
 
 @T.macro
 def load_weights(weight, head_weights, head_weights_slot):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    """Read the weights of one query's heads, four at a time, from `first` of the slot on."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[head_weights_slot, (quad) * 4 + part]
@@ -137,7 +136,7 @@ def load_weights(weight, head_weights, head_weights_slot):
 
 @T.macro
 def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
-    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    """Lane i reads the keys to score of query i: 0 past next_n and for a row that selection takes whole."""
     query = T.truncmod(thread, 32)
     length[0] = 0
     if query < next_n:
@@ -156,10 +155,9 @@ def store_scores(logits, logit, length, seq, key, thread):
 
 @T.macro
 def table_entries_step_1(entry: T.Ref, block_table, row, first, last, lane):
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
-    `step` apart.
+    """Read a page-table entry of row `row` per lane, for 32 / pages tiles from `first` on, `step` apart.
 
-    Entries past `last` are not read; lanes that want one get that of `last`.
+    A lane whose entry is past `last` reads entry `last`.
     """
     entry = block_table[
         row, T.min((first + T.truncdiv(lane, TILE_PAGES)) * TILE_PAGES + T.truncmod(lane, TILE_PAGES), last)
@@ -205,7 +203,7 @@ def score_0(
     length_0 = T.alloc_local((1,), "int32")
     worker = thread
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         if fresh:
@@ -247,7 +245,7 @@ def score_1(
     length_1 = T.alloc_local((1,), "int32")
     worker = thread - 128
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         if fresh:
@@ -287,7 +285,7 @@ def load(
     held = T.alloc_var("int32", init=0)
     page = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         last = leaf.ceildiv(need, PAGE) - 1
@@ -344,7 +342,7 @@ def place(
 ):
     """Scales, as copies to tensor memory read them."""
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         if fresh:
@@ -381,7 +379,7 @@ def mma(
 ):
     """Issues every tcgen05.cp, tcgen05.mma and commit."""
     for it in T.serial(turns):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # Before the `it`-th tile of a share: past the end of `seq`, go to the next sequence with keys to
         # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         if fresh:
@@ -510,8 +508,8 @@ def program():
             turns = T.alloc_var("int32", init=0)
             turn = T.alloc_var("int32", init=-1)
             fresh = T.alloc_var("bool", init=False)
-            # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
-            # tiles in turn.
+            # Where a CTA starts in an even split: a sequence has `step` CTAs, and these take its tiles in
+            # turn.
             leaf.place_when_even(seq, tile, step, b, cta, ctas)
             # A launch of TileLang starts when the kernel before it has ended.
             early_length = T.alloc_var("int32", init=0)
@@ -519,7 +517,7 @@ def program():
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 256) & (thread < 288):
-                # Garbage past a length: nothing follows an entry before the length is known.
+                # Entries past a length are garbage: no copy uses an entry before the length is known.
                 row = T.min(seq, b - 1)
                 table_entries(entry, block_table, T.truncdiv(row, sharing), tile, step, max_pages - 1, lane)
                 table_entries(
