@@ -424,7 +424,6 @@ def _run(command: Sequence[str], folder: Path, subject: str) -> str:
     return done.stdout + done.stderr
 
 
-@lru_cache(maxsize=32)
 @checked
 def version(package: str) -> str | None:
     """The installed version of a Python package, without importing it; None where it is not installed."""
@@ -444,6 +443,7 @@ def driver_version() -> str | None:
     return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout.strip() else None
 
 
+@lru_cache(maxsize=32)
 def _version(path: Path) -> str:
     try:
         text = subprocess.run([str(path), "--version"], capture_output=True, text=True, check=False).stdout

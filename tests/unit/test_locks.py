@@ -15,7 +15,8 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("requirements.lock", "requirements-torch.lock", "requirements-toolkit.lock")
-EXTRAS = ("tilelang", "cutedsl", "inspect", "emulator", "profile", "dev")
+EXTRAS = ("tilelang", "cutedsl", "inspect", "emulator", "dev")
+LABORATORY = tomllib.loads((ROOT / "distributions" / "dsl_kernels_lab" / "pyproject.toml").read_text())
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -62,6 +63,7 @@ def test_what_a_package_of_the_lock_needs_is_in_the_lock():
     locked = versions("requirements.lock")
     project = PROJECT["project"]
     wanted = [*project["dependencies"], *(r for e in EXTRAS for r in project["optional-dependencies"][e])]
+    wanted += LABORATORY["project"]["optional-dependencies"]["profile"]
     assert {name_of(r) for r in wanted} - {"torch"} <= set(locked)
     for name in locked:
         try:

@@ -36,9 +36,9 @@ GPU = "NVIDIA H200"
 
 
 @functools.cache
-def knobs_of(op: str) -> list[dict]:
-    """The knobs of the committed set on Hopper."""
-    return list(combinations(programs.get(op), get_arch("sm_90a"), 0))
+def knobs_of(op: str, arch: str = "sm_90a") -> list[dict]:
+    """The knobs of the committed set, by default on Hopper."""
+    return list(combinations(programs.get(op), get_arch(arch), 0))
 
 
 @functools.cache
@@ -204,7 +204,9 @@ def test_every_point_of_every_grid_is_a_call_some_variant_accepts(op, grid):
             **form,
         }
         accepted = (
-            all(guard.refuse(knobs, dims) is None for guard in program.guards) for knobs in knobs_of(op)
+            all(guard.refuse(knobs, dims) is None for guard in program.guards)
+            for arch in ("sm_90a", "sm_100a")
+            for knobs in knobs_of(op, arch)
         )
         assert any(accepted), f"no variant of the committed set serves {point}"
 

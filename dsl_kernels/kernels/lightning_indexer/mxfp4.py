@@ -38,6 +38,14 @@ def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
     return live & ((table < 0) | (table >= dims["pages"]))
 
 
+def _wrong_scales(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    words: torch.Tensor = o["q_scales"]
+    wrong = torch.zeros_like(words, dtype=torch.bool)
+    for shift in range(0, 32, 8):
+        wrong |= (words >> shift & 0xFF) == 0xFF
+    return wrong
+
+
 def operands(skip: OperandSpec) -> tuple[OperandSpec, ...]:
     """The operands of the form; `skip` is the rows that are not scored."""
     return (
@@ -49,6 +57,12 @@ def operands(skip: OperandSpec) -> tuple[OperandSpec, ...]:
             "q_scales", ("rows", "heads"), "int32", row_stride="q_scales_stride",
             requires=("rows == b * next_n",),
             doc="four UE8M0 bytes of each head, of 32 dims each, the first dims lowest",
+            values=(
+                Values(
+                    "four bytes of 0 to 254", _wrong_scales,
+                    "a byte of 255 is NaN, and so are the row's scores",
+                ),
+            ),
         ),
         OperandSpec(
             "k_cache", ("pages", PAGE_BYTES), "uint8", row_stride="k_cache_stride",

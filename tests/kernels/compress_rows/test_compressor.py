@@ -199,7 +199,7 @@ BAD_CALLS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "words": ({"cache": torch.zeros(5, 2, 1, 584)}, ArgumentTypeError, "cache.*one byte"),
     "apart": (
         {"cache": torch.zeros(5 * 1171, dtype=torch.uint8).as_strided((5, 2, 1, 584), (1170, 584, 584, 1))},
-        InvalidArgumentError, "cache.*multiple of 4 bytes.*1170",
+        InvalidArgumentError, "cache.*multiples of 4 bytes.*1170",
     ),
     "span": ({"windows": torch.zeros(6, 9, dtype=torch.int32)}, InvalidArgumentError, "span"),
     "scores": ({"scores": torch.zeros(24, 512)}, InvalidArgumentError, "scores"),

@@ -96,6 +96,8 @@ class Kernel(Names):
     splits: Int32
     acc: View
     begin: View
+    by_key: View
+    by_query: View
     length: View
     logit: View
     scale: View

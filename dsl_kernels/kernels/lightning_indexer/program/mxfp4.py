@@ -220,7 +220,7 @@ def _issue(m: Recorder, s: Share) -> None:
     def issue(it: Value, g: int) -> None:
         keys = s.keys.reader.wait(it)
         factors = s.key_factors.reader.wait(it)
-        m.copy_columns(m.buffer("by_key"), factors.view())
+        m.copy_columns(s.by_key, factors.view())
         out = m.channel(f"scores_{g}").producer.acquire(it // GROUPS)
         m.multiply("score", out.view(), keys.keys, queries.queries)
         out.commit()
@@ -232,7 +232,7 @@ def _issue(m: Recorder, s: Share) -> None:
         if s.fresh:
             _next_queries(m, s, it)
             placed = s.query_factors.reader.wait(s.turn)
-            m.copy_columns(m.buffer("by_query"), placed.view())
+            m.copy_columns(s.by_query, placed.view())
             placed.release()
         if it % GROUPS == 0:
             issue(it, 0)
