@@ -2,7 +2,7 @@
 
 A pipeline is a ring of slots, with one role that fills them and others that read them. Here the copy engine
 fills a slot with one row. Barriers, their counts and parities, and who arrives follow from the declaration:
-no body mentions one.
+no body mentions those of a pipeline.
 
     python -m codegen try examples/ring.py
 """

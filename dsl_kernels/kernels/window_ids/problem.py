@@ -52,7 +52,7 @@ OPERANDS = (
         doc="page ids by position",
         values=(
             Values(
-                "page ids from 0 to 2^31 / page_size - 1 where a query's window lies",
+                "page ids from 0 to 2^31 / page_size - 1 where a query's window is",
                 _wrong_pages,
                 "ids of other slots, or of none",
             ),
