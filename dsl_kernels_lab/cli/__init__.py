@@ -10,3 +10,6 @@ OFFERED = {
     "measure": "dsl_kernels_lab.timing.measure",
 }
 """Modules that commands of the library use where the laboratory is installed."""
+
+# The command line imports the modules of this package. First here, it lets each of them be imported alone.
+import dsl_kernels.cli  # noqa: E402, F401

@@ -41,6 +41,11 @@ def test_a_command_without_its_laboratory_says_what_to_install(command: str) -> 
     assert "Traceback" not in done.stderr and not done.stdout
 
 
+@pytest.mark.parametrize("module", ("bench", "_record"))
+def test_a_module_of_commands_is_imported_alone(module: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import dsl_kernels_lab.cli.{module}"], cwd=ROOT, check=True)
+
+
 def test_the_librarys_commands_work_without_a_laboratory(tmp_path: Path) -> None:
     listed = without("list", "--op", "window_ids", "--json")
     assert listed.returncode == 0, listed.stderr
