@@ -524,6 +524,7 @@ def test_what_a_tilelang_kernel_does_wrong_keeps_its_type(tmp_path):
     assert done.returncode == 0 and "caught instruction-limit" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.sample(2)
 @pytest.mark.compile
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("program", ["triton", "gluon"])

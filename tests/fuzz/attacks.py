@@ -33,9 +33,9 @@ class Attack:
 
 
 ATTACKS: dict[str, Attack] = {
-    "calls": Attack("calls", "fuzz_calls", 20_000, 1_000, 5_000, "calls of the ops"),
+    "calls": Attack("calls", "fuzz_calls", 20_000, 500, 5_000, "calls of the ops"),
     "helpers": Attack("helpers", "fuzz_helpers", 20_000, 1_500, 5_000, "calls of helpers"),
-    "cli": Attack("cli", "fuzz_cli", 5_000, 150, 1_000, "commands"),
+    "cli": Attack("cli", "fuzz_cli", 5_000, 80, 1_000, "commands"),
     "workloads": Attack("workloads", "fuzz_workloads", 5_000, 500, 2_500, "workload files"),
     "ptx": Attack("ptx", "fuzz_ptx", 500, 50, 50, "mutants of PTX"),
     "cache": Attack("storage", "fuzz_cache_corruption", 3_000, 300, 250, "damaged artifacts in the cache"),

@@ -65,6 +65,7 @@ def agree(one, other, workload, executor, device) -> None:
 EMULATED = [pytest.param(*case.values, id=case.id) for case in cases()]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.emulator
 @pytest.mark.compile
 @pytest.mark.parametrize("one,other,workload", EMULATED)

@@ -55,7 +55,7 @@ def cases():
     return parameters
 
 
-@pytest.mark.sample(200)
+@pytest.mark.sample(100)
 @pytest.mark.parametrize("variant,workload,interleaving", cases())
 def test_emulated_ptx_matches_the_reference(variant, workload, interleaving) -> None:
     result = trial.run(
@@ -77,6 +77,7 @@ def whole_rows():
     return parameters
 
 
+@pytest.mark.sample(36)
 @pytest.mark.parametrize("variant,workload", whole_rows())
 def test_attention_that_is_not_split_has_no_finding(variant, workload) -> None:
     result = trial.run(
@@ -105,6 +106,7 @@ def ways_to_gather():
     return list(by_way.values())
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("variant", ways_to_gather())
 def test_rows_that_no_id_names_may_hold_anything(variant) -> None:
     """A tile with padding reads no row in its place, not even row 0, which may never have been written."""
@@ -209,6 +211,7 @@ def read_by_element():
     return list(by_form.values())
 
 
+@pytest.mark.sample(36)
 @pytest.mark.parametrize("variant,workload,names", read_by_element())
 def test_operands_read_by_element_may_begin_on_any_element(variant, workload, names) -> None:
     example = trial.cached_example(variant.op, workload)

@@ -55,6 +55,7 @@ def reached(variant: variants.Variant) -> Coverage:
     return total
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("variant", representatives())
 def test_every_barrier_has_a_second_phase_that_somebody_waits_for(variant) -> None:
     coverage = reached(variant)

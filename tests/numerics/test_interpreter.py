@@ -51,7 +51,7 @@ def test_an_operation_has_variants_and_small_workloads(op: str) -> None:
     assert pairs(op)
 
 
-@pytest.mark.sample(200)
+@pytest.mark.sample(100)
 @pytest.mark.parametrize("variant,workload", all_pairs())
 def test_matches_the_reference(variant: Variant, workload) -> None:
     result = trial.run(
@@ -60,6 +60,7 @@ def test_matches_the_reference(variant: Variant, workload) -> None:
     assert result.comparison.ok, result.comparison.failures
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("splits", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", ["tiny_h16", "ids_mixed", "ids_holes", "sink"])
 def test_any_number_of_splits_merges_to_the_same_attention(name: str, splits: int) -> None:

@@ -40,7 +40,7 @@ INTERLEAVINGS = 6
 SECONDS = 6.0
 
 # Mutants of a structure that a run tries; TEST_ALL=1 tries all.
-SAMPLE = 5
+SAMPLE = 3
 DOCS = Path(__file__).parents[2] / "docs" / "kernel_checks.md"
 
 

@@ -18,7 +18,7 @@ pytestmark = [
     ),
 ]
 # Mutants of a variant that a run tries; TEST_ALL=1 tries all.
-SAMPLE = 4
+SAMPLE = 3
 DOCS = Path(__file__).parents[2] / "docs" / "emulator_evidence.md"
 
 

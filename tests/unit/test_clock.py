@@ -321,7 +321,9 @@ def test_a_rate_that_turns_a_choice_is_named_with_what_measures_it(monkeypatch):
     plain, pair = variants.get(H128), variants.get(PAIR)
     call = call_of(plain, t=64, topk=2048)
     assert interval.doubts(call, [plain, pair]) == []
-    known = rates.blackwell()
+    known = {
+        name: rate._replace(best=rate.value, worst=rate.value) for name, rate in rates.blackwell().items()
+    }
     unsure = rates.Rate(known["bulk_latency"].value, "somebody said so", 20.0, 9000.0, "^fetch_bulk_1k_l2$")
     monkeypatch.setattr(rates, "blackwell", lambda: {**known, "bulk_latency": unsure})
     (doubt,) = interval.doubts(call, [plain, pair])

@@ -232,6 +232,8 @@ POINTS = (
     grids.Point("compress_rows", "default",
                 {"rows": 3, "dim": 128, "ratio": 4, "width": 256, "page_size": 4, "sequence": "inside"}),
 )  # fmt: skip
+FEW = POINTS[2:5]
+"""Three operations, the quickest to interpret."""
 MAXIMA = grids.Point(
     "lightning_indexer",
     "decode_blocks",
@@ -285,14 +287,14 @@ def test_tuning_tries_splits_in_whole_clusters(on_cpu, monkeypatch):
     assert entry["bucket"] == {"t": 2, "heads": 16, "topk": 128} and set(entry["launch"]) <= {"splits"}
 
 
-def bench_command(monkeypatch, *args):
+def bench_command(monkeypatch, *args, of=FEW):
     from typer.testing import CliRunner
 
     from dsl_kernels.cli import app
 
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
     monkeypatch.setattr(bench, "require_gpu", lambda: GPU)
-    monkeypatch.setattr(grids, "points", lambda op, grid: [point for point in POINTS if point.op == op])
+    monkeypatch.setattr(grids, "points", lambda op, grid: [point for point in of if point.op == op])
     return CliRunner().invoke(app, ["bench", *args])
 
 
@@ -301,10 +303,10 @@ def test_the_bench_command_writes_records_and_the_tuned_table(on_cpu, monkeypatc
     result = bench_command(monkeypatch, "--tune", "--no-baseline", "--json", "--out", str(path))
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    assert len(report["records"]) == len(report["tuned"]) == len(POINTS) == len(path.read_text().splitlines())
+    assert len(report["records"]) == len(report["tuned"]) == len(FEW) == len(path.read_text().splitlines())
     assert {record["rule"] for record in report["records"]} == {"fastest of a sweep"}
     table = json.loads((tmp_path / "tuned" / "nvidia_h200.json").read_text())
-    assert table["schema"] == measured.TUNED_SCHEMA and len(table["entries"]) == len(POINTS)
+    assert table["schema"] == measured.TUNED_SCHEMA and len(table["entries"]) == len(FEW)
     text = bench_command(monkeypatch, "topk_selector", "--no-baseline").stdout
     assert "topk_selector on NVIDIA H200" in text and "ceiling us" in text
 
@@ -318,7 +320,7 @@ def test_the_bench_command_survives_a_variant_that_cannot_be_loaded(on_cpu, monk
         return right(point, seed)
 
     monkeypatch.setattr(grids, "prepare", broken)
-    result = bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--json")
+    result = bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--json", of=POINTS)
     report = json.loads(result.stdout)
     assert result.exit_code == 1 and len(report["records"]) == 1 and "nvcc" in report["failed"][0]
 
@@ -571,8 +573,8 @@ def test_the_regret_command_hides_this_cards_own_table(on_cpu, monkeypatch, tmp_
 
 def test_the_regret_command_leaves_out_what_was_tuned(on_cpu, monkeypatch, tmp_path):
     everything = json.loads(bench_command(monkeypatch, "--regret", "--json").stdout)
-    assert len(everything["records"]) == len(POINTS) and {s["op"] for s in everything["regret"]} == {
-        c.op for c in POINTS
+    assert len(everything["records"]) == len(FEW) and {s["op"] for s in everything["regret"]} == {
+        c.op for c in FEW
     }
     bench_command(monkeypatch, "topk_selector", "--tune", "--no-baseline")
     report = json.loads(bench_command(monkeypatch, "--regret", "--json").stdout)
@@ -587,19 +589,19 @@ def test_points_of_the_record_file_are_skipped_and_a_limit_leaves_the_rest(on_cp
     # Only in this module, as other threads of the process also read the time.
     monkeypatch.setattr(cli_bench, "time", SimpleNamespace(monotonic=iter(range(0, 10**6, 10)).__next__))
     first = json.loads(bench_command(monkeypatch, *args, "--limit", "15").stdout)
-    assert len(first["records"]) == 1 and first["left_out"] == len(POINTS) - 1
+    assert len(first["records"]) == 1 and first["left_out"] == len(FEW) - 1
     # The process was killed while it wrote a line.
     path.write_text(path.read_text() + '{"op": "sparse')
     rest = json.loads(bench_command(monkeypatch, *args).stdout)
-    assert rest["skipped"] == 1 and len(rest["records"]) == len(POINTS) - 1 and rest["left_out"] == 0
-    assert {row["point"] for row in bench.read_records(path)} == {point.name for point in POINTS}
+    assert rest["skipped"] == 1 and len(rest["records"]) == len(FEW) - 1 and rest["left_out"] == 0
+    assert {row["point"] for row in bench.read_records(path)} == {point.name for point in FEW}
     nothing = json.loads(bench_command(monkeypatch, *args).stdout)
-    assert nothing["skipped"] == len(POINTS) and nothing["records"] == []
+    assert nothing["skipped"] == len(FEW) and nothing["records"] == []
     # A different question about the same points, another commit, or --again.
-    assert len(json.loads(bench_command(monkeypatch, *args, "--regret").stdout)["records"]) == len(POINTS)
-    assert len(json.loads(bench_command(monkeypatch, *args, "--again").stdout)["records"]) == len(POINTS)
+    assert len(json.loads(bench_command(monkeypatch, *args, "--regret").stdout)["records"]) == len(FEW)
+    assert len(json.loads(bench_command(monkeypatch, *args, "--again").stdout)["records"]) == len(FEW)
     monkeypatch.setattr(bench, "commit", lambda: "another")
-    assert len(json.loads(bench_command(monkeypatch, *args).stdout)["records"]) == len(POINTS)
+    assert len(json.loads(bench_command(monkeypatch, *args).stdout)["records"]) == len(FEW)
 
 
 def test_any_beginning_of_the_wide_grid_lies_all_over_it():
@@ -721,19 +723,24 @@ def test_attention_is_timed_within_a_step_on_demand(on_cpu, monkeypatch):
 
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
     monkeypatch.setattr(grid, "STEP_CONTEXT", 200)
-    plain = json.loads(bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--json").stdout)
+    plain = json.loads(bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--json", of=POINTS).stdout)
     assert all("step" not in record for record in plain["records"])
-    report = json.loads(bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--json", "--step").stdout)
+    report = json.loads(
+        bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--json", "--step", of=POINTS).stdout
+    )
     steps = {record["form"]: record["step"] for record in report["records"]}
     assert set(steps["bf16"]) == {"context", "step", "without_attention", "marginal"}
     assert steps["bf16"]["marginal"] == steps["bf16"]["step"] - steps["bf16"]["without_attention"]
     assert steps["fp8"] is None
-    assert "adds to a step us" in bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--step").stdout
+    assert (
+        "adds to a step us"
+        in bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--step", of=POINTS).stdout
+    )
 
 
 def test_bench_takes_only_the_points_that_match(on_cpu, monkeypatch):
     chosen = json.loads(
-        bench_command(monkeypatch, "--no-baseline", "--json", "--point", "^fp8 .*heads=").stdout
+        bench_command(monkeypatch, "--no-baseline", "--json", "--point", "^fp8 .*heads=", of=POINTS).stdout
     )
     assert [row["form"] for row in chosen["records"]] == ["fp8"] * sum(
         point.form == "fp8" for point in POINTS

@@ -44,6 +44,8 @@ def test_one(): ...
 )
 def test_marked_tests_run_so_many_cases(pytester: pytest.Pytester, arguments, everything, ran) -> None:
     here = sampling.__file__.removesuffix("sampling.py")
+    # The configuration calls torch once, and importing it takes seconds.
+    pytester.makepyfile(torch="def set_num_threads(count): ...")
     pytester.makeconftest(f"import sys\nsys.path.insert(0, {here!r})\nfrom conftest_of_tests import *\n")
     pytester.makepyfile(test_it=CASES)
     with open(f"{here}conftest.py") as conftest:

@@ -117,6 +117,7 @@ def launches(monkeypatch) -> list[dict]:
     return seen
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize(
     ("name", "given"), [*((name, count) for name in NAMES for count in (0, 1)), ("sparse_mla", 2)]

@@ -27,6 +27,7 @@ def _case(variant: variants.Variant, causal: int) -> Workload:
     return Workload(f"items_{causal}_{variant.knobs['dim']}", "edge", "fp16", {**sizes, "causal": causal})
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("causal", (0, 1))
 @pytest.mark.parametrize(
     "launch", ({"ctas": 1, "abreast": 3}, {"ctas": 3, "abreast": 2}, {"ctas": 5, "abreast": 1}), ids=str

@@ -42,6 +42,7 @@ def decode_variants() -> list[Variant]:
     ]
 
 
+@pytest.mark.sample(52)
 @pytest.mark.parametrize("variant", decode_variants(), ids=lambda variant: variant.id)
 @pytest.mark.parametrize("interleaving", INTERLEAVINGS, ids=["lockstep", "random", "late", "early"])
 @pytest.mark.parametrize("even", [False, True], ids=["ragged", "even"])

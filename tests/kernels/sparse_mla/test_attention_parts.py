@@ -49,6 +49,7 @@ WHOLE = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(36)
 @pytest.mark.parametrize("crowd", (False, True))
 @pytest.mark.parametrize(
     "executor, splits",
@@ -120,6 +121,7 @@ def test_parts_that_share_out_no_rows_evenly_are_refused() -> None:
         _call(1, 6, "interpreter", ops.Workspace())
 
 
+@pytest.mark.sample(12)
 @pytest.mark.emulator
 @pytest.mark.compile
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def _deal(variant: variants.Variant, tiles: int, ctas: int) -> dict[str, int]:
     return {"splits": parts, "ctas": ctas}
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("ids", ("random", "holes", "islands", "tail"))
 @pytest.mark.parametrize("deal", DEALS, ids=str)
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
@@ -62,6 +62,7 @@ def test_every_tile_is_attended_to_once(variant: variants.Variant, deal: tuple[i
     assert result.comparison.ok, result.comparison.failures
 
 
+@pytest.mark.sample(18)
 @pytest.mark.emulator
 @pytest.mark.compile
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)

@@ -67,7 +67,7 @@ def sampled_rows(kind: str, variant: Variant) -> Workload:
     return Workload(f"sampled_{kind}_{long_row(variant)}", "edge", "default", {**params, "scores": kind})
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("variant", SAMPLED, ids=lambda v: v.id)
 def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant, kind: str) -> None:
@@ -96,6 +96,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     object.__setattr__(leaf.collect, "text", meaning)
 
 
+@pytest.mark.sample(60)
 @pytest.mark.parametrize("variant", [v for v in SAMPLED if v.backend == "cutedsl"], ids=lambda v: v.id)
 @pytest.mark.parametrize("kind", ["normal", "tight", "ties", "equal", "steps", "zeros", "masked"])
 def test_a_row_needs_no_histogram_whatever_its_scores(variant: Variant, kind: str, passes: list[int]) -> None:
@@ -105,6 +106,7 @@ def test_a_row_needs_no_histogram_whatever_its_scores(variant: Variant, kind: st
     assert not passes
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("others", [1.0, 3.0])
 @pytest.mark.parametrize("variant", [v for v in SAMPLED if v.backend == "cutedsl"], ids=lambda v: v.id)
 def test_a_row_that_its_sample_misleads_goes_through_the_histogram(
