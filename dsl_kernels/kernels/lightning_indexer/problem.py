@@ -366,12 +366,15 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Points of the forms "any": fewer dims, and scores in bf16."""
-    for kind in ("any", "any_bf16"):
-        for heads, dim in product((64, 32), (INDEX_DIM, 64)):
+    """Points of the forms "any": fewer dims, and scores in bf16.
+
+    With float32 scores, pages of 64 and 128 dims, a call is of the form "decode" or "prefill".
+    """
+    for kind, dims in (("any", (96, 64)), ("any_bf16", (INDEX_DIM, 64))):
+        for heads, dim in product((64, 32), dims):
             step = {"b": 16, "len": 32768, "index_heads": heads, "index_dim": dim, "page_size": PAGE}
             yield form_of("decode", kind), step
-        for heads, dim in product((64, 32), (INDEX_DIM, 64)):
+        for heads, dim in product((64, 32), dims):
             yield form_of("prefill", kind), {"s": 1024, "skv": 32768, "index_heads": heads, "index_dim": dim}
     yield from _points_of_blocks()
     for b, heads in product((1, 16, 64), (64, 32)):

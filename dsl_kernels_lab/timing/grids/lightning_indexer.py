@@ -188,15 +188,15 @@ USUAL = {
             "b": 16,
             "len": 32768,
             "index_heads": 64,
-            "index_dim": 128,
+            "index_dim": dim,
             "page_size": PAGE,
         }
-        for kind in ("any", "any_bf16", "blocks")
+        for kind, dim in (("any", 64), ("any_bf16", 128), ("blocks", 128))
     },
     problem.form_of("decode", "mxfp4"): {"b": 16, "len": 32768, "heads": 64},
     **{
-        problem.form_of("prefill", kind): {"s": 4096, "skv": 32768, "index_heads": 64, "index_dim": 128}
-        for kind in ("any", "any_bf16")
+        problem.form_of("prefill", kind): {"s": 4096, "skv": 32768, "index_heads": 64, "index_dim": dim}
+        for kind, dim in (("any", 64), ("any_bf16", 128))
     },
 }
 # Bytes of an index key with its scale.

@@ -89,4 +89,10 @@ def of_point(form: str, sizes: dict[str, int]) -> registry.Call:
         return decode_blocks(
             sizes["b"], sizes["next_n"], sizes["max_len"], sizes["index_heads"], sizes["index_dim"]
         )
-    return prefill(sizes["s"], sizes["skv"], sizes["heads"])
+    if form == "prefill":
+        return prefill(sizes["s"], sizes["skv"], sizes["heads"])
+    dims = {**WALKED[form.removesuffix("_bf16")], **sizes}
+    if "max_len" in sizes:
+        length = dims.pop("max_len")
+        dims |= {"max_pages": length // 64, "stride": length, "rows": sizes["b"] * sizes["next_n"]}
+    return registry.Call("lightning_indexer", form, "sm_90a", dims)

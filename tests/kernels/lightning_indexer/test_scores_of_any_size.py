@@ -11,6 +11,7 @@ from dsl_kernels import ops, problems
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError
 from dsl_kernels.ops import _base
 from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab.timing import bench, grids, measure
 
 CPU = {"executor": "interpreter"}
 PROBLEM = problems.get("lightning_indexer")
@@ -134,3 +135,21 @@ def test_compressed_is_true_or_false(compressed: Any) -> None:
     names = ("q", "k", "k_scales", "weights", "k_start", "k_end")
     with pytest.raises(ArgumentTypeError, match="compressed.*True or False"):
         ops.lightning_indexer_prefill(*(inputs[n] for n in names), compressed=compressed, **CPU)
+
+
+def _points_of_any() -> list[grids.Point]:
+    """The points of the wide grid and the usual points whose form is "any"; tuning asks for its variants."""
+    usual = [grids.usual("lightning_indexer", form) for form in ("decode_any", "prefill_any")]
+    return [p for p in (*grids.points("lightning_indexer", "wide"), *usual) if p.form.endswith("_any")]
+
+
+@pytest.mark.parametrize("point", _points_of_any(), ids=lambda point: point.label)
+def test_a_point_of_a_grid_is_a_call_of_its_form(point: grids.Point, monkeypatch: pytest.MonkeyPatch) -> None:
+    _base.clear()
+    monkeypatch.setattr(measure, "DEVICE", "cpu")
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    monkeypatch.setenv("DSL_KERNELS_EXECUTOR", "interpreter")
+    few = {"len": 70, "skv": 70, "s": 3, "b": 2}
+    sizes = {name: few.get(name, value) for name, value in point.params.items()}
+    grids.prepare(grids.Point(point.op, point.form, sizes)).calls(None, None)[0]()
+    assert kind_that_served() == "any"
