@@ -67,7 +67,7 @@ def rows() -> list[tuple[str | int, ...]]:
         ]
         templates = length(TEMPLATES.glob(f"*/{op}*"))
         parts = (sum(len(source.splitlines()) for source in sources) - body, body, *leaves, templates)
-        policy = length([*folder.glob("policy.py"), *folder.glob("costs.py")])
+        policy = length(folder.glob("policy.py"))
         counted.append((op, *parts, sum(parts), policy))
     common = [length((DEVICE / name).glob("*.py")) for name in SPELLINGS]
     parts = (0, 0, *common, length(TEMPLATES.glob("*/_*")))

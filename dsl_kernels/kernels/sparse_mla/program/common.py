@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from ....arch import GpuSpec
 from ....problems import layouts
 from ....tile.channel import Channel
 from ....tile.expressions import size_at
@@ -158,9 +159,24 @@ def lacks_registers(k: SimpleNamespace) -> bool:
     return goes_on(k) and not is_lone(k) and k.tile == 64 and head_block(k) == 64
 
 
+def slices_of(k: SimpleNamespace) -> int:
+    """How many CTAs share out the dims of one split."""
+    return getattr(k, "slices", 1)
+
+
 def shares_out(k: SimpleNamespace) -> bool:
     """Whether a CTA takes a share of the tiles of all queries."""
     return heads_on_m(k) or goes_on(k)
+
+
+def has_pairs(k: SimpleNamespace) -> bool:
+    """Whether a unit of a CTA's share is a pair of tiles: on Hopper, of bf16 rows with heads on M."""
+    return heads_on_m(k) and not unpacked(k)
+
+
+def units_of(k: SimpleNamespace, tiles: int) -> int:
+    """Units of a query of so many tiles."""
+    return -(-tiles // 2) if has_pairs(k) else tiles
 
 
 def head_blocks(k: SimpleNamespace) -> Any:
@@ -190,6 +206,13 @@ def sliced_ctas_per_sm(k: SimpleNamespace) -> int:
     return 2 if k.stages == 2 and head_block(k) <= 16 else 1
 
 
+def slots(k: SimpleNamespace, gpu: GpuSpec) -> int:
+    """How many CTAs of a kernel run at once. CTAs of other clusters than pairs need not."""
+    if slices_of(k) > 1:
+        return gpu.sms * sliced_ctas_per_sm(k)
+    return gpu.slots_in_clusters(2) if k.tile == 128 else gpu.sms
+
+
 def merged_rows(k: SimpleNamespace) -> int:
     """Rows of a slice of O, each of 16 dims by 8 heads. CTAs send and merge whole rows."""
     return LATENT_DIM // k.slices * head_block(k) // 128
@@ -211,6 +234,12 @@ def rope_rows(name: str, rows: int, rope: int, stages: int = 1) -> tuple[Buffer,
 def tiles_of(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
     """Tiles of a query in all scopes. Each scope begins a tile of its own."""
     return sum(-(-dims.get(topk, 0) // k.tile) for topk in ("topk", "extra_topk"))
+
+
+def gathers_alone(k: SimpleNamespace, dims: Mapping[str, int]) -> bool:
+    """Whether whole bf16 rows are gathered on Hopper, and those of a query by one block of heads only."""
+    alone = slices_of(k) == 1 and not unpacked(k) and blocks_of(k, dims) == dims["t"]
+    return hasattr(k, "stages") and alone
 
 
 class Ids(State, Kernel):
@@ -474,7 +503,7 @@ def start(m: Recorder) -> Walk:
     Nothing before the ids reads what the previous kernel wrote.
     """
     walk: Walk = TwoScopes(m) if two_scopes(m.k) else Walk(m)
-    blocks, slices, splits = head_blocks(m.k), slices_of(m), walk.splits
+    blocks, slices, splits = head_blocks(m.k), slices_of(m.k), walk.splits
     walk.row = m.block(0) if one_block(m.k) else m.block(0) // blocks
     walk.head0 = 0 if one_block(m.k) else m.block(0) % blocks * m.c.head_block
     if slices > 1:
@@ -511,7 +540,7 @@ def ids_that_count(m: Recorder, lengths: Global, row: Value, topk: Value) -> Val
 def end_of_cluster(m: Recorder) -> None:
     """Arrive at the cluster's barriers: a role that does not merge must arrive too."""
     if m.k.cluster > 1:
-        if slices_of(m) == 1:
+        if slices_of(m.k) == 1:
             m.cluster_arrive()
         m.cluster_wait()
 
@@ -561,8 +590,3 @@ def merge_splits(
 def heads_of_call(m: Recorder) -> Any:
     """The heads of the call if its last block may have room for more; None if all blocks are full."""
     return Kernel(m).heads if m.k.heads == "any" else None
-
-
-def slices_of(m: Recorder) -> int:
-    """How many CTAs share out the dims of one split."""
-    return getattr(m.k, "slices", 1)
