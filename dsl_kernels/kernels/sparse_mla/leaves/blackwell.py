@@ -27,7 +27,6 @@ from ....device.torch.warps import (
 from ....problems.layouts import (
     LATENT_DIM,
     ROPE_DIM,
-    V4_GROUP,
     V4_ROW_BYTES,
     V4_SCALE_BYTES,
     V41_SCALE_BYTES,
@@ -52,8 +51,7 @@ from ....tile.kinds import (
 from ....tile.leaf_text import WARP, by_text
 from ....tile.text import ceildiv, maximum, select
 from .gather import SCALE_WORD, SCALES_AT, THREADS, TOKEN_WORDS, cache_row, heads_of_block, is_head
-from .gather_v4 import ue8m0, v4_token
-from .gather_v41 import scales_of, store_piece, turn_scales, values_of
+from .gather_pages import PANELS, Pages, PlacedPages, place_of, store_piece, turn_scales, ue8m0
 from .softmax import (
     base2_lse,
     column_head,
@@ -154,43 +152,69 @@ def write_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint3
                 m.do(store_fp8(*halves, words, at, words[own + (SCALE_WORD + unit)]))
 
 
-V4_WORDS = 3 * UNIT_WORDS + 4 + 8 + 2
-"""Words of a token of DeepSeek-V4: three and a half units of fp8 values, the rope dims, and the scales."""
+V4_WORDS, V41_WORDS = Pages.words(LATENT_DIM, 1), PlacedPages.words(LATENT_DIM, 1)
+"""Words of a lane for a token of DeepSeek-V4, and of V4.1: values, V4's rope dims, and all scales."""
+
+
+@recorded
+def _load_unit(m, words, unit, kv_pages, low, high, pages):
+    """Read a unit of a lane's two tokens."""
+    for half, ids in enumerate((low, high)):
+        page, slot, inside = place_of(m, pages, ids, m.thread // 4, f"_{half}")
+        own = half * pages.words(LATENT_DIM, 1) + unit * UNIT_WORDS
+        values = pages.values(kv_pages, page, slot, unit * UNIT, m.thread % 4 * 16)
+        # V4's last unit is three pieces of 64 bytes: half a unit of fp8 values, then the rope dims.
+        for piece in range(3 if unit == 3 and pages.plain else 2):
+            m.do(load_vector(words, own + piece * 4, 4, values.at(piece * 64), inside))
+
+
+@recorded
+def _load_scales(m, scales, kv_pages, low, high, pages):
+    """Read the scales of a lane's two tokens."""
+    count = PANELS // pages.scaled
+    for half, ids in enumerate((low, high)):
+        page, slot, inside = place_of(m, pages, ids, m.thread // 4, f"_{half}")
+        of_token = pages.scales(kv_pages, page, slot)
+        m.do(load_vector(scales, half * count, count, of_token.at(0), inside))
 
 
 @moves(loaded=lambda low, unit: 2 * WARP * (V4_ROW_BYTES - 3 * 128 if unit == 3 else 128) if low >= 0 else 0)
 @by_text
 def load_v4_unit(
     m: LeafRecorder, words: Registers[Uint32], unit: int, kv_pages: Global[Uint8], low: Int32, high: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
+    pages: Pages,
 ) -> None:  # fmt: skip
     """Read a unit of a lane's two 584-byte tokens. The last unit includes the rope dims."""
-    for half, ids in enumerate((low, high)):
-        page, slot, inside = v4_token(
-            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
-        )
-        own = half * V4_WORDS + unit * UNIT_WORDS
-        values = kv_pages.row(
-            "values", page, first=slot * V4_ROW_BYTES + unit * (2 * V4_GROUP) + m.thread % 4 * 16
-        )
-        # The last unit is three pieces of 64 bytes: half a unit of fp8 values, then the rope dims.
-        for piece in range(3 if unit == 3 else 2):
-            m.do(load_vector(words, own + piece * 4, 4, values.at(piece * 64), inside))
+    _load_unit(m, words, unit, kv_pages, low, high, pages)
+
+
+@moves(loaded=lambda low, unit: 2 * WARP * UNIT if low >= 0 else 0)
+@by_text
+def load_v41_unit(
+    m: LeafRecorder, words: Registers[Uint32], unit: int, kv_pages: Global[Uint8], low: Int32, high: Int32,
+    pages: PlacedPages,
+) -> None:  # fmt: skip
+    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
+    _load_unit(m, words, unit, kv_pages, low, high, pages)
 
 
 @moves(loaded=lambda low: 2 * WARP * V4_SCALE_BYTES if low >= 0 else 0)
 @by_text
 def load_v4_scales(
-    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
-) -> None:  # fmt: skip
+    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32, pages: Pages
+) -> None:
     """Read the scales of a lane's two 584-byte tokens, the same in all lanes of a token."""
-    for half, ids in enumerate((low, high)):
-        page, slot, inside = v4_token(
-            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
-        )
-        of_token = kv_pages.row("of_token", page, first=page_size * V4_ROW_BYTES + slot * V4_SCALE_BYTES)
-        m.do(load_vector(scales, half * 2, 2, of_token.at(0), inside))
+    _load_scales(m, scales, kv_pages, low, high, pages)
+
+
+@moves(loaded=lambda low: 2 * WARP * V41_SCALE_BYTES if low >= 0 else 0)
+@by_text
+def load_v41_scales(
+    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32,
+    pages: PlacedPages,
+) -> None:  # fmt: skip
+    """Read the scales of a lane's two tokens of DeepSeek-V4.1, the same in all lanes of a token."""
+    _load_scales(m, scales, kv_pages, low, high, pages)
 
 
 @by_text
@@ -207,53 +231,11 @@ def write_v4_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Ui
             group = unit * 2 + piece
             word = words[first + (V4_WORDS - 2) + group // 4]
             factor = ue8m0(m, word, group % 4, f"{half}_{piece}")
-            halves = (target.group_at(row, piece * 64 + lane * 16 + e, 8) for e in (0, 8))
-            m.do(store_fp8(*halves, words, own + piece * 4, factor))
+            store_piece(m, target, row, piece * 64, words, own + piece * 4, factor, lane)
         if unit == 3:
             for piece in range(2):
-                m.do(
-                    store_vector(
-                        words, own + 4 + piece * 4, target.group_at(row, 64 + piece * 32 + lane * 8, 8)
-                    )
-                )
-
-
-V41_WORDS = 4 * UNIT_WORDS + 4
-"""Words of a token of DeepSeek-V4.1: four units of fp8 values, and the scales."""
-
-
-@moves(loaded=lambda low: 2 * WARP * UNIT if low >= 0 else 0)
-@by_text
-def load_v41_unit(
-    m: LeafRecorder, words: Registers[Uint32], unit: int, kv_pages: Global[Uint8], low: Int32, high: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32,
-    scales_at: Int32, scale_bytes: Int32,
-) -> None:  # fmt: skip
-    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
-    for half, ids in enumerate((low, high)):
-        page, slot, inside = v4_token(
-            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
-        )
-        values = values_of(m, kv_pages, page, slot, token_bytes, unit * UNIT + m.thread % 4 * 16)
-        for piece in range(2):
-            at = half * V41_WORDS + unit * UNIT_WORDS + piece * 4
-            m.do(load_vector(words, at, 4, values.at(piece * 64), inside))
-
-
-@moves(loaded=lambda low: 2 * WARP * V41_SCALE_BYTES if low >= 0 else 0)
-@by_text
-def load_v41_scales(
-    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32,
-    scales_at: Int32, scale_bytes: Int32,
-) -> None:  # fmt: skip
-    """Read the scales of a lane's two tokens of DeepSeek-V4.1, the same in all lanes of a token."""
-    for half, ids in enumerate((low, high)):
-        page, slot, inside = v4_token(
-            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
-        )
-        of_token = scales_of(m, kv_pages, page, slot, scales_at, scale_bytes)
-        m.do(load_vector(scales, half * 4, 4, of_token.at(0), inside))
+                place = inline(target.group_at(row, 64 + piece * 32 + lane * 8, 8))
+                m.do(store_vector(words, own + 4 + piece * 4, place))
 
 
 @by_text
@@ -264,8 +246,9 @@ def write_v41_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[U
         scales = first + 4 * UNIT_WORDS + unit
         turn_scales(m, words, scales, 1, m.thread % 4)
         for piece in range(2):
+            factor = ue8m0(m, words[scales], piece * 2, f"{half}_{piece}")
             at = first + unit * UNIT_WORDS + piece * 4
-            store_piece(m, target, row, piece * 64, words, at, scales, m.thread % 4, f"{half}_{piece}")
+            store_piece(m, target, row, piece * 64, words, at, factor, m.thread % 4)
 
 
 @by_text

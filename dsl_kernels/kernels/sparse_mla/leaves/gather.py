@@ -387,13 +387,19 @@ def copy_tokens(
 
 
 @recorded
-def _unpack_values(m, ckv, raw, scales, half, raw_pe=None, kpe=None):
-    """Write staged fp8 values as bf16 rows. Copy their rope dims as they are, if there are any."""
+def take_staged(m, raw, scales, half, title, count, raw_pe=None):
+    """Read a thread's piece of a staged token.
+
+    `title` and `count` are the name and the number of the words of scales.
+
+    Returns:
+        The row in the tile, the number of the piece, its words, the scales, and the rope dims if any.
+    """
     pair = inline(m.thread >> 4)
     piece = m.thread & 3 | (m.thread >> 1 & 4)
     own = (pair & 12) * 2 + (pair & 3 ^ (m.thread >> 2 & 1) * 5)
     row = half * WARP + own
-    words, factors = m.local("words", 16), m.local("factors", 4)
+    words, factors = m.local("words", 16), m.local(title, count)
     beside = None if raw_pe is None else m.local("beside", 8, "bfloat16")
     scales.read(factors, (own, 0))
     m.comment("All reads come before the first write: a compiler moves no read past a write.")
@@ -401,6 +407,13 @@ def _unpack_values(m, ckv, raw, scales, half, raw_pe=None, kpe=None):
         raw.read(words.group(panel * 4, 4), (own, panel * 32 + piece * 4))
     if raw_pe is not None:
         raw_pe.read(beside, (own, piece * 8))
+    return row, piece, words, factors, beside
+
+
+@recorded
+def _unpack_values(m, ckv, raw, scales, half, raw_pe=None, kpe=None):
+    """Write staged fp8 values as bf16 rows. Copy their rope dims as they are, if there are any."""
+    row, piece, words, factors, beside = take_staged(m, raw, scales, half, "factors", 4, raw_pe)
     for panel in unrolled(4):
         halves = (ckv.group_at(row, panel * 128 + piece * 16 + e, 8) for e in (0, 8))
         m.do(store_fp8(*halves, words, panel * 4, factors[panel]))

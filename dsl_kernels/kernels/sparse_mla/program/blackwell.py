@@ -41,6 +41,7 @@ from ..leaves import gather as leaf_gather
 from ..leaves import softmax as leaf_softmax
 from ..leaves.blackwell import UNIT_WORDS, V4_WORDS, V41_WORDS
 from ..leaves.gather import ROPE_AT, ROPE_WORD, TOKEN_WORDS
+from ..leaves.gather_pages import Pages
 from .common import (
     LATENT_DIM,
     RESCALE_LOG2,
@@ -295,12 +296,12 @@ def _gather_pages(m: Recorder, walk: TwoScopes | TwoScopesInTurn) -> None:
     """
     load_scales, load_unit, write_unit = PAGE_LEAVES[m.k.kv]
 
-    def load(leaf: Callable[..., None], *target: View | int, pages: tuple[Value, ...]) -> None:
+    def load(leaf: Callable[..., None], *target: View | int, pages: Pages) -> None:
         ids = (walk.now_low, walk.now_high)
         if walk.now_extra:
-            leaf(m, *target, walk.extra_kv_pages, *ids, *pages)
+            leaf(m, *target, walk.extra_kv_pages, *ids, pages)
         else:
-            leaf(m, *target, walk.kv_pages, *ids, *pages)
+            leaf(m, *target, walk.kv_pages, *ids, pages)
 
     def gather() -> None:
         for turn in range(walk.turns + 1):

@@ -6,6 +6,7 @@ The module holds sizes, the buffers of the queries, and a CTA's walk over the ti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from ....tile.frontend import Boolean, Float32, Int32, Names, State, inline, nam
 from ....tile.lang import Buffer, Size, Space
 from ....tile.text import Global, Recorder, Value, View, ceildiv, dim, maximum, minimum
 from ..leaves import gather as leaf_gather
+from ..leaves.gather_pages import PAGES, Pages, PlacedPages
 
 LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
 # The running maximum rises only when a score exceeds it by this many powers of two. Most tiles then need no
@@ -338,19 +340,20 @@ class Scopes(Ids):
         self.now_extra = named(f"now_extra{suffix}", self.of_extra)
         return low, high
 
-    def pages_of_tile(self) -> tuple[Value, ...]:
-        """As `_pages`, for the tile's scope."""
-        pages = self._pages_of_tile()
-        return pages if self.m.k.kv == "v4" else (*pages, *self._places_of_tile())
-
     @recorded
-    def _places_of_tile(self) -> tuple[Value, ...]:
-        """Where a page of the tile's scope has its parts.
-
-        Returns:
-            The bytes from a token's values to the next one's, the byte of a page where its scales begin, and
-            the bytes from a token's scales to the next one's.
-        """
+    def pages_of_tile(self) -> Pages:
+        """The pages of the tile's scope."""
+        cached: Int32 = named("now_cached", self.cached)
+        inverse: Int32 = named("now_inverse", self.page_inverse)
+        shift: Int32 = named("now_shift", self.page_shift)
+        size: Int32 = named("now_size", self.page_size)
+        if self.now_extra:
+            cached = self.extra_cached
+            inverse = self.extra_page_inverse
+            shift = self.extra_page_shift
+            size = self.extra_page_size
+        if self.m.k.kv == "v4":
+            return Pages(cached, inverse, shift, size)
         token: Int32 = named("now_token", self.token_bytes)
         begin: Int32 = named("now_scales", self.scales_at)
         each: Int32 = named("now_scale", self.scale_bytes)
@@ -358,21 +361,7 @@ class Scopes(Ids):
             token = self.extra_token_bytes
             begin = self.extra_scales_at
             each = self.extra_scale_bytes
-        return token, begin, each
-
-    @recorded
-    def _pages_of_tile(self) -> tuple[Value, ...]:
-        """For the tile's scope: how many tokens, and the inverse, the shift and the size of its pages."""
-        known: Int32 = named("now_cached", self.cached)
-        inverse: Int32 = named("now_inverse", self.page_inverse)
-        shift: Int32 = named("now_shift", self.page_shift)
-        size: Int32 = named("now_size", self.page_size)
-        if self.now_extra:
-            known = self.extra_cached
-            inverse = self.extra_page_inverse
-            shift = self.extra_page_shift
-            size = self.extra_page_size
-        return known, inverse, shift, size
+        return PlacedPages(cached, inverse, shift, size, token, begin, each)
 
 
 class Walk(Ids):
@@ -466,18 +455,10 @@ class TwoScopes(Scopes, Walk):
         return ceildiv(self.end, self.m.k.tile) + ceildiv(self.extra_end, self.m.k.tile)
 
 
-def _pages(walk: Any) -> tuple[Value, ...]:
-    """What locates a token of the first scope: the number of tokens, and the scalars of its pages."""
-    pages = walk.cached, walk.page_inverse, walk.page_shift, walk.page_size
-    return pages if walk.m.k.kv == "v4" else (*pages, walk.token_bytes, walk.scales_at, walk.scale_bytes)
-
-
-def _extra_pages(walk: Any) -> tuple[Value, ...]:
-    """As `_pages`, for the second scope."""
-    pages = walk.extra_cached, walk.extra_page_inverse, walk.extra_page_shift, walk.extra_page_size
-    if walk.m.k.kv == "v4":
-        return pages
-    return *pages, walk.extra_token_bytes, walk.extra_scales_at, walk.extra_scale_bytes
+def _pages(walk: Any, scope: str = "") -> Pages:
+    """The pages of a scope: the kernel has their fields by name."""
+    kind = PAGES[walk.m.k.kv]
+    return kind(**{each.name: getattr(walk, f"{scope}{each.name}") for each in fields(kind)})
 
 
 @recorded
@@ -491,9 +472,9 @@ def at_cache(walk: Any, use: Callable[..., None], *, ahead: bool = False) -> Non
     if not two_scopes(walk.m.k):
         use(walk.kv_cache, walk.n)
     elif walk.of_extra if ahead else walk.now_extra:
-        use(walk.extra_kv_pages, *_extra_pages(walk))
+        use(walk.extra_kv_pages, _pages(walk, "extra_"))
     else:
-        use(walk.kv_pages, *_pages(walk))
+        use(walk.kv_pages, _pages(walk))
 
 
 @recorded

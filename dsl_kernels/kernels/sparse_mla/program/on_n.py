@@ -18,8 +18,7 @@ from ....tile.frontend import Boolean, recorded
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ....tile.text import Global, Recorder, Value, View, dim
 from ..leaves import gather as leaf_gather
-from ..leaves import gather_v4 as leaf_v4
-from ..leaves import gather_v41 as leaf_v41
+from ..leaves import gather_pages as leaf_pages
 from ..leaves import results as leaf
 from ..leaves import softmax as leaf_softmax
 from .common import (
@@ -50,8 +49,8 @@ MOST_STAGED, SMALL_BYTES = 4, 512
 # The leaves that load and renew a slice of tokens. These tokens are unpacked in registers.
 TOKEN_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
     "fp8": (leaf_gather.load_tokens, leaf_gather.renew_tokens),
-    "v4": (leaf_v4.load_v4_tokens, leaf_v4.renew_v4_tokens),
-    "v41": (leaf_v41.load_v41_tokens, leaf_v41.renew_v41_tokens),
+    "v4": (leaf_pages.load_v4_tokens, leaf_pages.renew_v4_tokens),
+    "v41": (leaf_pages.load_v41_tokens, leaf_pages.renew_v41_tokens),
 }
 SCALES = {
     "v4": (2, "a UE8M0 for each 64 values"),
@@ -179,8 +178,8 @@ def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
     for text, each in own.items():
         yield Buffer.own(text, "attend", each)
     if unpacked(k) and not _staged(k):
-        words = {"v4": leaf_v4.v4_words(dims // 64, 2), "v41": leaf_v41.words_of(dims, 2)}
-        each = words.get(k.kv, 8 + dims * 9 // 64)
+        pages = leaf_pages.PAGES.get(k.kv)
+        each = pages.words(dims, 2) if pages else 8 + dims * 9 // 64
         yield Buffer.own("words", "gather", each, "uint32", doc="tokens in flight")
 
 
@@ -255,11 +254,11 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
             if holds:
                 kv = walk.kv.producer.acquire(walk.it)
                 rows = (kv.ckv_s, kv.kpe_s) if m.c.rope else (kv.view(),)
-                at_cache(walk, lambda cache, *place: renew(m, walk.words, *rows, cache, *tokens, *place))
+                at_cache(walk, lambda cache, place: renew(m, walk.words, *rows, cache, *tokens, place))
                 kv.commit()
                 walk.it += 1
             else:
-                at_cache(walk, lambda cache, *place: load(m, walk.words, cache, *tokens, *place))
+                at_cache(walk, lambda cache, place: load(m, walk.words, cache, *tokens, place))
             holds = walk.live
     end_of_cluster(m)
 
@@ -286,7 +285,7 @@ def _stage_tokens(m: Recorder, walk: Walk) -> None:
 @recorded
 def _stage_pages(m: Recorder, walk: TwoScopes) -> None:
     """Copy tokens of both scopes as they are, half a tile at a time."""
-    copy = leaf_v4.copy_v4_tokens if m.k.kv == "v4" else leaf_v41.copy_v41_tokens
+    copy = leaf_pages.copy_v4_tokens if m.k.kv == "v4" else leaf_pages.copy_v41_tokens
     for turn in range(walk.turns):
         walk.enter(turn, keep_rows=True)
         if walk.live:
@@ -296,9 +295,9 @@ def _stage_pages(m: Recorder, walk: TwoScopes) -> None:
                 beside = (raw.raw_pe_s,) if m.k.kv == "v4" else ()
                 target = (raw.raw_s, *beside, raw.scale_s)
                 if walk.now_extra:
-                    copy(m, *target, walk.extra_kv_pages, ids, *pages)
+                    copy(m, *target, walk.extra_kv_pages, ids, pages)
                 else:
-                    copy(m, *target, walk.kv_pages, ids, *pages)
+                    copy(m, *target, walk.kv_pages, ids, pages)
                 raw.commit()
             walk.it += 1
     end_of_cluster(m)
@@ -316,9 +315,9 @@ def _unpack(m: Recorder, walk: Walk) -> None:
                 if m.k.kv == "nope8":
                     leaf_gather.unpack_nope8_tokens(m, kv.view(), raw.raw_s, raw.scale_s, half)
                 elif m.k.kv == "v4":
-                    leaf_v4.unpack_v4_tokens(m, kv.ckv_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
+                    leaf_pages.unpack_v4_tokens(m, kv.ckv_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
                 elif m.k.kv == "v41":
-                    leaf_v41.unpack_v41_tokens(m, kv.ckv_s, raw.raw_s, raw.scale_s, half)
+                    leaf_pages.unpack_v41_tokens(m, kv.ckv_s, raw.raw_s, raw.scale_s, half)
                 else:
                     leaf_gather.unpack_tokens(
                         m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half
