@@ -11,17 +11,7 @@ from ....abi import TensorMap
 from ....arch import ArchSpec
 from ....tile.channel import Filling, Reading
 from ....tile.frontend import Boolean, Int32, State, inline, named, recorded, rolled, unrolled
-from ....tile.lang import (
-    START,
-    Body,
-    Buffer,
-    Engine,
-    Pipeline,
-    Reader,
-    Role,
-    Schedule,
-    Size,
-)
+from ....tile.lang import START, Body, Buffer, Engine, Pipeline, Reader, Role, Schedule, Size
 from ....tile.text import Box, Changes, Expr, Recorder, Span, Value, ceildiv, dim, minimum
 from .. import functions as leaf
 from ..leaves import blackwell as sm100

@@ -13,18 +13,7 @@ from types import SimpleNamespace
 from ....abi import TensorMap
 from ....tile.channel import Filling
 from ....tile.frontend import inline, recorded
-from ....tile.lang import (
-    START,
-    Body,
-    Buffer,
-    Engine,
-    Mma,
-    Pipeline,
-    Reader,
-    Role,
-    Schedule,
-    Size,
-)
+from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size
 from ....tile.text import Box, Recorder, Value, dim
 from .. import functions as leaf
 from .. import mxfp4
