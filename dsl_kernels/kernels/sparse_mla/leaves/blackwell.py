@@ -96,11 +96,8 @@ def load_words(
         place, inside = cache_row(m, ids, m.thread // 4, n)
         token = kv_cache.row("token", place, first=first + m.thread % 4 * 16)
         for piece in range(2):
-            m.do(
-                warps.load_vector(
-                    words, half * TOKEN_WORDS + (at + piece * 4), 4, token.at(piece * 64), inside
-                )
-            )
+            to = inline(half * TOKEN_WORDS + (at + piece * 4))
+            m.do(warps.load_vector(words, to, 4, token.at(piece * 64), inside))
 
 
 @moves(loaded=lambda low: 2 * WARP * 16 if low >= 0 else 0)
@@ -111,11 +108,8 @@ def load_scales(
     """Read the scales of a lane's two tokens, the same in all lanes of a token."""
     for half, ids in enumerate((low, high)):
         place, inside = cache_row(m, ids, m.thread // 4, n)
-        m.do(
-            warps.load_vector(
-                scales, half * 4, 4, kv_cache.row("token", place, first=SCALES_AT).at(0), inside
-            )
-        )
+        token = kv_cache.row("token", place, first=SCALES_AT)
+        m.do(warps.load_vector(scales, half * 4, 4, token.at(0), inside))
 
 
 @by_text
