@@ -16,7 +16,7 @@ from ....arch import ArchSpec
 from ....problems import layouts
 from ....tile.frontend import Boolean, recorded
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ....tile.text import Global, Recorder, Value, View, dim
+from ....tile.text import Global, Recorder, Slot, Value, View, dim
 from ..leaves import gather as leaf_gather
 from ..leaves import gather_pages as leaf_pages
 from ..leaves import results as leaf
@@ -39,7 +39,6 @@ from .common import (
     rope_rows,
     sliced_ctas_per_sm,
     start,
-    two_scopes,
     unpacked,
 )
 
@@ -51,6 +50,13 @@ TOKEN_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
     "fp8": (leaf_gather.load_tokens, leaf_gather.renew_tokens),
     "v4": (leaf_pages.load_v4_tokens, leaf_pages.renew_v4_tokens),
     "v41": (leaf_pages.load_v41_tokens, leaf_pages.renew_v41_tokens),
+}
+# The leaves that stage tokens and unpack them from there.
+STAGE_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
+    "fp8": (leaf_gather.copy_tokens, leaf_gather.unpack_tokens),
+    "nope8": (leaf_gather.copy_nope8_tokens, leaf_gather.unpack_nope8_tokens),
+    "v4": (leaf_pages.copy_v4_tokens, leaf_pages.unpack_v4_tokens),
+    "v41": (leaf_pages.copy_v41_tokens, leaf_pages.unpack_v41_tokens),
 }
 SCALES = {
     "v4": (2, "a UE8M0 for each 64 values"),
@@ -263,38 +269,25 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
     end_of_cluster(m)
 
 
+def _parts_of_stage(raw: Slot) -> tuple[View, ...]:
+    """The memory of a staged half tile: fp8 values, bf16 dims if tokens have any, and scales."""
+    return tuple(getattr(raw, name) for name in raw.pipeline.buffers)
+
+
 @recorded
 def _stage_tokens(m: Recorder, walk: Walk) -> None:
-    """Copy whole fp8 tokens as they are, half a tile at a time."""
+    """Copy whole tokens as they are, half a tile at a time. Tiles of pages are of one scope or the other."""
+    copy, _ = STAGE_LEAVES[m.k.kv]
     for turn in range(walk.turns):
         walk.enter(turn, keep_rows=True)
         if walk.live:
+            pages = walk.pages_of_tile() if isinstance(walk, TwoScopes) else walk.n
             for half, ids in enumerate((walk.now_low, walk.now_high)):
                 raw = walk.raw.producer.acquire(walk.it * 2 + half)
-                if m.k.kv == "nope8":
-                    leaf_gather.copy_nope8_tokens(m, raw.raw_s, raw.scale_s, walk.kv_cache, ids, walk.n)
-                else:
-                    leaf_gather.copy_tokens(
-                        m, raw.raw_s, raw.raw_pe_s, raw.scale_s, walk.kv_cache, ids, walk.n
-                    )
-                raw.commit()
-            walk.it += 1
-    end_of_cluster(m)
-
-
-@recorded
-def _stage_pages(m: Recorder, walk: TwoScopes) -> None:
-    """Copy tokens of both scopes as they are, half a tile at a time."""
-    copy = leaf_pages.copy_v4_tokens if m.k.kv == "v4" else leaf_pages.copy_v41_tokens
-    for turn in range(walk.turns):
-        walk.enter(turn, keep_rows=True)
-        if walk.live:
-            pages = walk.pages_of_tile()
-            for half, ids in enumerate((walk.now_low, walk.now_high)):
-                raw = walk.raw.producer.acquire(walk.it * 2 + half)
-                beside = (raw.raw_pe_s,) if m.k.kv == "v4" else ()
-                target = (raw.raw_s, *beside, raw.scale_s)
-                if walk.now_extra:
+                target = _parts_of_stage(raw)
+                if not isinstance(walk, TwoScopes):
+                    copy(m, *target, walk.kv_cache, ids, pages)
+                elif walk.now_extra:
                     copy(m, *target, walk.extra_kv_pages, ids, pages)
                 else:
                     copy(m, *target, walk.kv_pages, ids, pages)
@@ -306,22 +299,15 @@ def _stage_pages(m: Recorder, walk: TwoScopes) -> None:
 @recorded
 def _unpack(m: Recorder, walk: Walk) -> None:
     """Unpack whole fp8 tokens: each staged half tile to its place in the ring."""
+    _, unpack = STAGE_LEAVES[m.k.kv]
     for turn in range(walk.turns):
         walk.enter(turn)
         if walk.live:
             kv = walk.kv.producer.acquire(walk.it)
+            rows = (kv.ckv_s, kv.kpe_s) if m.c.rope else (kv.view(),)
             for half in range(2):
                 raw = walk.raw.reader.wait(walk.it * 2 + half)
-                if m.k.kv == "nope8":
-                    leaf_gather.unpack_nope8_tokens(m, kv.view(), raw.raw_s, raw.scale_s, half)
-                elif m.k.kv == "v4":
-                    leaf_pages.unpack_v4_tokens(m, kv.ckv_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
-                elif m.k.kv == "v41":
-                    leaf_pages.unpack_v41_tokens(m, kv.ckv_s, raw.raw_s, raw.scale_s, half)
-                else:
-                    leaf_gather.unpack_tokens(
-                        m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half
-                    )
+                unpack(m, *rows, *_parts_of_stage(raw), half)
                 raw.release()
             kv.commit()
             walk.it += 1
@@ -461,7 +447,6 @@ def _attend_slice(m: Recorder, walk: Walk) -> None:
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
     unpack: dict[str, Body] = {"unpack": _unpack} if _staged(k) else {}
-    stage: Body = _stage_pages if two_scopes(k) else _stage_tokens
-    gather = stage if _staged(k) else _gather_tokens if unpacked(k) else _gather_rows
+    gather = _stage_tokens if _staged(k) else _gather_tokens if unpacked(k) else _gather_rows
     attend = _attend_slice if k.slices > 1 else _attend_whole
     return {START: start, "gather": gather, **unpack, "attend": attend}
