@@ -56,6 +56,7 @@ from .common import (
     merge_splits,
     padded_heads,
     queries,
+    queries_of,
     rope_dims,
     rope_rows,
     start,
@@ -364,12 +365,7 @@ def _issue(m: Recorder, walk: Walk | TilesInTurn) -> None:
 def _copy_queries(walk: Walk | TilesInTurn, row: Value, use: Value) -> None:
     """Start the copies of a query's block of heads."""
     m, q = walk.m, walk.q.producer.acquire(use)
-    parts: tuple[tuple[View, Global, int], ...]
-    if m.c.rope:
-        parts = ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM))
-    else:
-        parts = ((q.q_s, walk.q_rows, LATENT_DIM),)
-    for target, q_of, width in parts:
+    for target, q_of, width in zip(q.views(), queries_of(walk), (LATENT_DIM, ROPE_DIM), strict=False):
         leaf_sm100.copy_block(
             m,
             target,

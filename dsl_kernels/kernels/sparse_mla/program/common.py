@@ -226,6 +226,11 @@ def queries(hb: int, dims: int, rope: int) -> tuple[Buffer, ...]:
     return (*found, *rope_rows("qpe_s", hb, rope))
 
 
+def queries_of(walk: Any) -> tuple[Global, ...]:
+    """The operands of the queries: latent and rope dims apart, or all dims in one if all are values."""
+    return (walk.q_nope, walk.q_pe) if rope_dims(walk.m.k) else (walk.q_rows,)
+
+
 def rope_rows(name: str, rows: int, rope: int, stages: int = 1) -> tuple[Buffer, ...]:
     """The buffer of rows of rope dims; none if rows have no separate rope dims."""
     if not rope:

@@ -17,7 +17,7 @@ from ....device.torch import fragment
 from ....tile.channel import Reading
 from ....tile.frontend import inline, recorded
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ....tile.text import Global, Recorder, Slot, Value, View, dim
+from ....tile.text import Recorder, Slot, Value, View, dim
 from ..leaves import gather as leaf_gather
 from ..leaves import gather_pages as leaf_pages
 from ..leaves import results as leaf
@@ -31,6 +31,7 @@ from .common import (
     heads_of_call,
     padded_heads,
     queries,
+    queries_of,
     rope_dims,
     rope_rows,
     unpacked,
@@ -266,12 +267,7 @@ def _paired(k: SimpleNamespace) -> Schedule:
 @recorded
 def _copy_queries(m: Recorder, walk: Units) -> None:
     q = walk.q.producer.acquire(walk.done)
-    parts: tuple[tuple[View, Global, int], ...]
-    if rope_dims(m.k):
-        parts = ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM))
-    else:
-        parts = ((q.view(), walk.q_rows, LATENT_DIM),)
-    for target, q_of, columns in parts:
+    for target, q_of, columns in zip(q.views(), queries_of(walk), (LATENT_DIM, ROPE_DIM), strict=False):
         leaf_gather.copy_query_rows(m, target, q_of, walk.row, walk.head0, columns, heads_of_call(m))
     q.commit()
 

@@ -16,7 +16,7 @@ from ....arch import ArchSpec
 from ....problems import layouts
 from ....tile.frontend import Boolean, recorded
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ....tile.text import Global, Recorder, Slot, Value, View, dim
+from ....tile.text import Recorder, Value, dim
 from ..leaves import gather as leaf_gather
 from ..leaves import gather_pages as leaf_pages
 from ..leaves import results as leaf
@@ -35,6 +35,7 @@ from .common import (
     merged_rows,
     padded_heads,
     queries,
+    queries_of,
     rope_dims,
     rope_rows,
     sliced_ctas_per_sm,
@@ -236,10 +237,8 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
         walk.enter(turn, keep_rows=True)
         if walk.live:
             kv = walk.kv.producer.acquire(walk.it)
-            parts = [(kv.ckv_s, walk.ckv, m.c.dims)]
-            if m.c.rope:
-                parts.append((kv.kpe_s, walk.kpe, m.c.rope))
-            for target, rows, columns in parts:
+            parts = ((walk.ckv, m.c.dims), (walk.kpe, m.c.rope)) if m.c.rope else ((walk.ckv, m.c.dims),)
+            for target, (rows, columns) in zip(kv.views(), parts, strict=True):
                 ids = (walk.now_low, walk.now_high)
                 leaf_gather.copy_rows(m, target, rows, walk.which * columns, columns, *ids, walk.n)
             kv.commit()
@@ -259,19 +258,13 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
             tokens = (walk.which, m.c.dims, walk.now_low, walk.now_high)
             if holds:
                 kv = walk.kv.producer.acquire(walk.it)
-                rows = (kv.ckv_s, kv.kpe_s) if m.c.rope else (kv.view(),)
-                at_cache(walk, lambda cache, place: renew(m, walk.words, *rows, cache, *tokens, place))
+                at_cache(walk, lambda cache, place: renew(m, walk.words, *kv.views(), cache, *tokens, place))
                 kv.commit()
                 walk.it += 1
             else:
                 at_cache(walk, lambda cache, place: load(m, walk.words, cache, *tokens, place))
             holds = walk.live
     end_of_cluster(m)
-
-
-def _parts_of_stage(raw: Slot) -> tuple[View, ...]:
-    """The memory of a staged half tile: fp8 values, bf16 dims if tokens have any, and scales."""
-    return tuple(getattr(raw, name) for name in raw.pipeline.buffers)
 
 
 @recorded
@@ -284,7 +277,7 @@ def _stage_tokens(m: Recorder, walk: Walk) -> None:
             pages = walk.pages_of_tile() if isinstance(walk, TwoScopes) else walk.n
             for half, ids in enumerate((walk.now_low, walk.now_high)):
                 raw = walk.raw.producer.acquire(walk.it * 2 + half)
-                target = _parts_of_stage(raw)
+                target = raw.views()
                 if not isinstance(walk, TwoScopes):
                     copy(m, *target, walk.kv_cache, ids, pages)
                 elif walk.now_extra:
@@ -304,10 +297,9 @@ def _unpack(m: Recorder, walk: Walk) -> None:
         walk.enter(turn)
         if walk.live:
             kv = walk.kv.producer.acquire(walk.it)
-            rows = (kv.ckv_s, kv.kpe_s) if m.c.rope else (kv.view(),)
             for half in range(2):
                 raw = walk.raw.reader.wait(walk.it * 2 + half)
-                unpack(m, *rows, *_parts_of_stage(raw), half)
+                unpack(m, *kv.views(), *raw.views(), half)
                 raw.release()
             kv.commit()
             walk.it += 1
@@ -318,12 +310,8 @@ def _unpack(m: Recorder, walk: Walk) -> None:
 def _attend_tiles(m: Recorder, walk: Walk) -> None:
     """Compute both products and the softmax, tile by tile. O ends normalised, with its lse in `top`."""
     c = m.c
-    parts: tuple[tuple[View, Global, int], ...]
-    if c.rope:
-        parts = ((walk.q_s, walk.q_nope, c.dims), (walk.qpe_s, walk.q_pe, c.rope))
-    else:
-        parts = ((walk.q_s, walk.q_rows, c.dims),)
-    for target, q, columns in parts:
+    targets = (walk.q_s, walk.qpe_s) if c.rope else (walk.q_s,)
+    for target, q, columns in zip(targets, queries_of(walk), (c.dims, c.rope), strict=False):
         leaf_gather.load_queries(
             m, target, q, walk.row, walk.head0, c.head_block, walk.which * columns, columns, heads_of_call(m)
         )
