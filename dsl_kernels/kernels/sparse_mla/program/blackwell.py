@@ -28,6 +28,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 from ....abi import TensorMap
 from ....arch import ArchSpec
@@ -431,7 +432,7 @@ def _softmax(m: Recorder, walk: Walk | TilesInTurn) -> None:
 
     _at_queries(walk, attend)
     if isinstance(walk, TilesInTurn):
-        merge_parts(walk, "softmax", partial(_merge_heads, walk))
+        merge_parts(walk, "softmax", partial(merge_heads, walk))
 
 
 @recorded
@@ -475,11 +476,11 @@ def _leave_output(walk: Walk | TilesInTurn, begin: Value) -> None:
         write(walk.out, walk.lse, None)
     else:
         write(walk.o_partial, walk.lse_partial, walk.split)
-        merge_splits(walk, "softmax", lambda *share: _merge_heads(walk, row, *share))
+        merge_splits(walk, "softmax", lambda *share: merge_heads(walk, row, *share))
 
 
 @recorded
-def _merge_heads(walk: Walk | TilesInTurn, row: Value, share: Value, shares: Value) -> None:
+def merge_heads(walk: Any, row: Value, share: Value, shares: Value) -> None:
     """Join the parts of a query for a share of the heads. If the CTA goes on, each part has one share."""
     m = walk.m
     leaf_sm100.merge_heads(

@@ -346,6 +346,25 @@ class Scopes(Ids):
         return low, high
 
     @recorded
+    def read_scope(
+        self, row: Value, tile: Value, extra_tile: Value, near: Value, end: Value, extra_end: Value
+    ) -> None:
+        """Read the ids of a tile of a query, from the tile's scope.
+
+        Args:
+            extra_tile: the tile's number in the second scope, if `tile` is not among the first `near` tiles.
+            end, extra_end: how many ids of each scope count.
+        """
+        m, ids = self.m, (self.low, self.high)
+        self.of_extra = tile >= near
+        self.known = self.cached
+        if self.of_extra:
+            self.known = self.extra_cached
+            leaf_gather.read_ids(m, *ids, self.extra_indices, row, extra_tile, extra_end)
+        else:
+            leaf_gather.read_ids(m, *ids, self.indices, row, tile, end)
+
+    @recorded
     def pages_of_tile(self) -> Pages:
         """The pages of the tile's scope."""
         cached: Int32 = named("now_cached", self.cached)
@@ -434,15 +453,9 @@ class TwoScopes(Scopes, Walk):
 
     @recorded
     def read_ids(self, turn: Value) -> None:
-        m, tile, tiles = self.m, self.split + turn * self.splits_of_row, ceildiv(self.end, self.m.k.tile)
-        ids = self.low, self.high
-        self.of_extra = tile >= tiles
-        self.known = self.cached
-        if self.of_extra:
-            self.known = self.extra_cached
-            leaf_gather.read_ids(m, *ids, self.extra_indices, self.row, tile - tiles, self.extra_end)
-        else:
-            leaf_gather.read_ids(m, *ids, self.indices, self.row, tile, self.end)
+        tile = inline(self.split + turn * self.splits_of_row)
+        near = inline(ceildiv(self.end, self.m.k.tile))
+        self.read_scope(self.row, tile, tile - near, near, self.end, self.extra_end)
 
     @recorded
     def take_all(self) -> None:

@@ -56,7 +56,7 @@ from ....tile.text import Global, Recorder, Rows, Value, View, dim
 from ..leaves import blackwell as leaf_sm100
 from ..leaves import pair as leaf
 from ..leaves.pair import HALF, OWN_DIMS
-from .blackwell import row_map
+from .blackwell import merge_heads, row_map
 from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM
 from .shares import Pairs, each_query, has_next, merge_parts, parts_of_query, place_of_cta, start
 
@@ -400,7 +400,7 @@ def softmax(m: Recorder, walk: Any) -> None:
         _leave_output(walk, begin)
 
     each_query(m, walk, attend)
-    merge_parts(walk, "softmax", partial(_merge_heads, walk))
+    merge_parts(walk, "softmax", partial(merge_heads, walk))
 
 
 @recorded
@@ -432,15 +432,6 @@ def _leave_output(walk: Any, begin: Value) -> None:
     m.meet("softmax")
     if walk.it > begin:
         last.release()
-
-
-@recorded
-def _merge_heads(walk: Any, row: Value, part: Value, parts: Value) -> None:
-    m = walk.m
-    leaf_sm100.merge_heads(
-        m, row, walk.head0, part, parts, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
-        walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse, None, parts,
-    )  # fmt: skip
 
 
 @recorded
