@@ -19,6 +19,7 @@ from ....problems.layouts import (
     V4_FP8_DIMS,
     V4_ROW_BYTES,
     V4_SCALE_BYTES,
+    V4_TOKEN_BYTES,
     V41_SCALE_BYTES,
     V41_TOKEN_BYTES,
 )
@@ -265,7 +266,7 @@ def fetch_v41_half(
     _fetch(m, kv_pages, rank, shares, ids, pages)
 
 
-@moves(loaded=lambda ids, shares: WARP * ((V4_ROW_BYTES + V4_SCALE_BYTES) // shares) if ids >= 0 else 0)
+@moves(loaded=lambda ids, shares: WARP * (V4_TOKEN_BYTES // shares) if ids >= 0 else 0)
 @by_text
 def load_v4_half(
     m: LeafRecorder, words: Registers[Uint32], kv_pages: Global[Uint8], rank: Int32, shares: int, ids: Int32,
@@ -285,7 +286,7 @@ def load_v41_half(
     _tokens(m, words, kv_pages, rank, PANELS // shares, ((ids, m.thread >> 2),), pages)
 
 
-@moves(loaded=lambda ids, shares: WARP * ((V4_ROW_BYTES + V4_SCALE_BYTES) // shares) if ids >= 0 else 0)
+@moves(loaded=lambda ids, shares: WARP * (V4_TOKEN_BYTES // shares) if ids >= 0 else 0)
 @by_text
 def renew_v4_half(
     m: LeafRecorder, words: Registers[Uint32], ckv: Shared[BFloat16], to_ckv: Sender, kv_pages: Global[Uint8],
@@ -328,9 +329,7 @@ def renew_v41_half(
     _tokens(m, words, kv_pages, rank, panels, ((ids, row),), pages, write, send)
 
 
-@moves(
-    loaded=lambda low, dims: TILE * ((V4_ROW_BYTES + V4_SCALE_BYTES) * dims // LATENT_DIM) if low >= 0 else 0
-)
+@moves(loaded=lambda low, dims: TILE * (V4_TOKEN_BYTES * dims // LATENT_DIM) if low >= 0 else 0)
 @by_text
 def load_v4_tokens(
     m: LeafRecorder, words: Registers[Uint32], kv_pages: Global[Uint8], which: Int32, dims: int, low: Int32,
@@ -355,9 +354,7 @@ def load_v41_tokens(
     _tokens(m, words, kv_pages, which, int(dims) // 64, ((low, holder), (high, holder)), pages)
 
 
-@moves(
-    loaded=lambda low, dims: TILE * ((V4_ROW_BYTES + V4_SCALE_BYTES) * dims // LATENT_DIM) if low >= 0 else 0
-)
+@moves(loaded=lambda low, dims: TILE * (V4_TOKEN_BYTES * dims // LATENT_DIM) if low >= 0 else 0)
 @by_text
 def renew_v4_tokens(
     m: LeafRecorder, words: Registers[Uint32], target: Shared[BFloat16], kv_pages: Global[Uint8],
@@ -390,7 +387,7 @@ def renew_v41_tokens(
     _tokens(m, words, kv_pages, which, panels, ((low, holder), (high, holder)), pages, write)
 
 
-@moves(loaded=lambda: WARP * (V4_ROW_BYTES + V4_SCALE_BYTES))
+@moves(loaded=lambda: WARP * V4_TOKEN_BYTES)
 @by_text
 def copy_v4_tokens(
     m: LeafRecorder, raw: Shared[Int32], raw_pe: Shared[BFloat16], scales: Shared[Int32],
