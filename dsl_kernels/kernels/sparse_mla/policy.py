@@ -9,7 +9,7 @@ from ...arch import ArchSpec, GpuSpec
 from ...tile.dealing import Spread, UnitCosts, even_splits, merge_us, parts_at_once, share_units
 from ...tile.lang import LaunchPlan, Policy, has_values
 from . import forms, program
-from .program import common as of
+from .program import common
 
 FIXED = ("bf16", "nope", "fp8", "v4")
 # Values of knobs: each row is some of the committed variants.
@@ -43,8 +43,7 @@ BLACKWELL = ("kv", "heads", "tile", "block", "cluster", "gather"), (
     (("bf16", "nope", "fp8"), "any", 64, 64, 1, "cp_async"),
 )  # fmt: skip
 MOST_SPLITS = 8  # of whole rows: shares of a row are pieces of 64 dims
-# CTAs gather better when they are spread over the SMs, if they have so many tiles each; False: heads on N,
-# True: heads on M. For a query of one CTA on M that is worth a unit.
+# When CTAs gather better spread over the SMs than begun early; False: heads on N, True: heads on M.
 SPREAD = {False: Spread(8, 0.95), True: Spread(16, 0.85)}
 UNIT_COSTS = UnitCosts(row=3.5, next_row=2.0, merge=2.1, spread=1.0, spread_to=SPREAD[True].most)
 
@@ -58,37 +57,39 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
     """Enough parts of each query to give every SM a CTA: whole clusters, or as many as the caller fixed."""
-    blocks, tiles = max(1, of.blocks_of(k, dims)), max(1, of.tiles_of(k, dims))
+    blocks, tiles = max(1, common.blocks_of(k, dims)), max(1, common.tiles_of(k, dims))
     splits, ctas, t = dims.get("splits"), None, max(1, dims["t"])
-    if of.shares_out(k):
-        walk, free = of.has_pairs(k) or of.goes_on(k), gpu.with_sms(of.slots(k, gpu))
-        ctas, splits = share_units(t, blocks // t, of.units_of(k, tiles), splits, free, UNIT_COSTS, walk=walk)
-    elif of.slices_of(k) > 1:
-        room = of.slots(k, gpu) // (blocks * k.slices)
-        splits = splits or k.slices * parts_at_once(min(tiles, room, of.merged_rows(k)))
+    if common.shares_out(k):
+        walk, free = common.has_pairs(k) or common.goes_on(k), gpu.with_sms(common.slots(k, gpu))
+        units = common.units_of(k, tiles)
+        ctas, splits = share_units(t, blocks // t, units, splits, free, UNIT_COSTS, walk=walk)
+    elif common.slices_of(k) > 1:
+        room = common.slots(k, gpu) // (blocks * k.slices)
+        splits = splits or k.slices * parts_at_once(min(tiles, room, common.merged_rows(k)))
     elif gpu.arch.tmem_columns:
         splits = splits or max(1, min(tiles, gpu.sms // blocks))
     else:
         most = MOST_SPLITS if k.cluster == 1 else tiles
         splits = splits or even_splits(tiles, k.cluster, blocks, most, gpu)
     all_ctas = blocks * splits if ctas is None else blocks // t * ctas
-    late = of.gathers_alone(k, dims) and SPREAD[of.heads_on_m(k)].helps(all_ctas, t * tiles, gpu)
+    late = common.gathers_alone(k, dims) and SPREAD[common.heads_on_m(k)].helps(all_ctas, t * tiles, gpu)
     return program.planned(k, dims, gpu, splits, ctas, early=not late)
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
     """Microseconds of a launch beside its CTAs' counts. If CTAs wait for one another, each merges a share."""
-    slices, blocks, tiles = of.slices_of(k), of.blocks_of(k, dims), of.tiles_of(k, dims)
+    slices, blocks, tiles = common.slices_of(k), common.blocks_of(k, dims), common.tiles_of(k, dims)
     parts, ctas = dims["splits"] // k.cluster, blocks * dims["splits"]
-    us = merge_us(parts, k.cluster, of.head_block(k) * of.LATENT_DIM * 4 if slices == 1 else 0, gpu)
+    part = common.head_block(k) * common.LATENT_DIM * 4 if slices == 1 else 0
+    us = merge_us(parts, k.cluster, part, gpu)
     if slices > 1:
         # Two stages and two CTAs per SM win if blocks of heads that read the same rows fill the SMs.
         us += 0.5 if (blocks > dims["t"] and ctas > gpu.sms) != (k.stages == 2) else 0.0
         # 2.5 us at 64 queries for the partial scores of 32 tiles.
-        us += 0.08 * tiles * slices / dims["splits"] if of.head_block(k) == 32 else 0.0
+        us += 0.08 * tiles * slices / dims["splits"] if common.head_block(k) == 32 else 0.0
         # An SM begins its second CTA after its first one: 1.1 us per tile, at each of 8 to 64 queries.
-        us += 1.1 * tiles / parts / 2 if of.sliced_ctas_per_sm(k) == 1 and ctas > gpu.sms else 0.0
-    if of.heads_on_m(k) and of.unpacked(k) and k.exchange < blocks // max(1, dims["t"]):
+        us += 1.1 * tiles / parts / 2 if common.sliced_ctas_per_sm(k) == 1 and ctas > gpu.sms else 0.0
+    if common.heads_on_m(k) and common.unpacked(k) and k.exchange < blocks // max(1, dims["t"]):
         # 0.25 us per tile are saved if each CTA of a query unpacks half of the tile.
         us += 0.25 * dims["t"] * tiles / dims["ctas"]
     # Plain copies go first until the gathers are timed on a B200: the counts cannot tell the two apart.
