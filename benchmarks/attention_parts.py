@@ -41,7 +41,7 @@ def numbers(text: str) -> list[int]:
 
 
 def on_and_on(
-    t: int, blocks: int, units: int, splits: int | None, gpu: Any, *, walk: bool
+    t: int, blocks: int, units: int, splits: int | None, gpu: Any, costs: Any, *, walk: bool
 ) -> tuple[int, int]:
     """CTAs, and the parts of a query, if units are distributed over CTAs regardless of queries."""
     share = -(-t * units // max(1, gpu.sms // blocks))
@@ -69,7 +69,7 @@ def rows(t: int, rule_only: bool) -> Iterator[dict[str, Any]]:
         if not rule_only:
             each = {str(n): timed(point, fixture, variant, {"splits": n}) for n in range(1, MOST + 1)}
             times |= {parts: us for parts, us in each.items() if isinstance(us, float)}
-            with mock.patch.object(sparse_mla, "shares", on_and_on):
+            with mock.patch.object(sparse_mla, "share_units", on_and_on):
                 times["on"] = timed(point, fixture, variant, {})
         yield {"form": form, "heads": heads, "t": t, "us": times}
         del fixture

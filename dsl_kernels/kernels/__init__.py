@@ -10,7 +10,7 @@ A folder holds, by name:
     cutedsl, tilelang   settings of a DSL, and leaves that it spells itself; `_sm90` and `_sm100` for one
     architecture functions   the meaning in torch of leaves that every DSL spells itself
 
-Other modules of a folder belong to one part: `forms` and `blocks` to a problem, `costs` to a policy.
+Other modules of a folder, `forms` and `blocks`, belong to a problem.
 """
 
 from __future__ import annotations

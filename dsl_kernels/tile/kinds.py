@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from .frontend import Boolean, Float32, Int32, Int64, Kept, Uint32
 from .leaf_text import Array, LeafRecorder
-from .text import Changes, Sets, Writes
+from .text import Changes, Record, Sets, Writes
 
 __all__ = [
     "BFloat16", "Boolean", "Changes", "Float16", "Float32", "Global", "Int32", "Int64", "LeafRecorder",
-    "Peers", "Registers", "Sender", "Sets", "Shared", "Tensor", "Uint8", "Uint32", "Writes",
+    "Peers", "Record", "Registers", "Sender", "Sets", "Shared", "Tensor", "Uint8", "Uint32", "Writes",
 ]  # fmt: skip
 
 BFloat16 = Annotated[Any, Kept("bfloat16")]

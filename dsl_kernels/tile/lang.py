@@ -8,7 +8,7 @@ the barrier plan, the printer, the interpreter and the cost model read these rec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
@@ -468,6 +468,14 @@ class Knob:
 
     def spell(self, value: Any) -> str:
         return f"{self.key}{value}" if not isinstance(value, str) else value
+
+
+def has_values(k: SimpleNamespace, names: Iterable[str], row: Iterable[Any]) -> bool:
+    """Whether the knobs `names` have the values of a row: for each knob one value, or a tuple of them."""
+    return all(
+        getattr(k, name) in (values if isinstance(values, tuple) else (values,))
+        for name, values in zip(names, row, strict=True)
+    )
 
 
 SUMS, TRACE, COARSE = 1, 2, 3

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -80,6 +81,13 @@ _KINDS = {
 }
 
 
+class Record:
+    """Several arguments that travel as one: derive a dataclass whose fields are annotated as parameters are.
+
+    A leaf that takes a record has each of its fields as a parameter.
+    """
+
+
 class Parameter(NamedTuple):
     """A leaf's parameter: its name, its mark (`Out`, `InOut`, `Stored`), the kinds it takes (empty: any)."""
 
@@ -110,7 +118,9 @@ class Leaf:
     longest: Callable[..., tuple[Any, ...]] | None = None
 
     def __call__(self, m: Recorder, *arguments: Any, **named: Any) -> None:
-        m.call(self, arguments, named)
+        records = [name for name, value in named.items() if isinstance(value, Record)]
+        fields = {name: value for record in records for name, value in vars(named.pop(record)).items()}
+        m.call(self, tuple(_flat(arguments)), named | fields)
 
     @property
     def passed(self) -> tuple[Parameter, ...]:
@@ -162,13 +172,46 @@ class Leaf:
         return tuple(i for i, p in enumerate(self.parameters) if p.mark is not Out)
 
 
+def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Arguments with the fields of each record in its place."""
+    for argument in arguments:
+        yield from vars(argument).values() if isinstance(argument, Record) else (argument,)
+
+
 def parameters_of(function: Callable[..., Any], numbers: str) -> tuple[Parameter, ...]:
     """The parameters that a function annotates; `int`, `float` and `bool` stand for the kind `numbers`."""
-    hints = get_type_hints(function, include_extras=True)
     return tuple(
-        Parameter(name, _mark(hints.get(name)), _kinds(hints.get(name), numbers))
-        for name in inspect.signature(function).parameters
+        Parameter(name, _mark(hint), _kinds(hint, numbers))
+        for title, hint in _annotated(function).items()
+        for name, hint in (_annotated(hint) if _is_record(hint) else {title: hint}).items()
     )
+
+
+def _annotated(callee: Any) -> dict[str, Any]:
+    """The parameters of a function or of a record with their annotations, None where there is none."""
+    hints = get_type_hints(callee, include_extras=True)
+    return {name: hints.get(name) for name in inspect.signature(callee).parameters}
+
+
+def _is_record(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Record)
+
+
+def with_records(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a recorder and a leaf's parameters, which calls `function` with its records."""
+    records = [
+        (hint, len(_annotated(hint))) if _is_record(hint) else None
+        for hint in [*_annotated(function).values()][1:]
+    ]
+    if not any(records):
+        return function
+
+    def call(m: Recorder, *flat: Any) -> Any:
+        left = iter(flat)
+        passed = (next(left) if of is None else of[0](*islice(left, of[1])) for of in records)
+        return function(m, *passed)
+
+    return call
 
 
 def leaf(function: Callable[..., Any]) -> Leaf:

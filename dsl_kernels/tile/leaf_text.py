@@ -297,12 +297,12 @@ def by_text(function: Callable[..., None]) -> t.Leaf:
     """Declare a leaf by its text: a function of a `LeafRecorder` and the leaf's annotated parameters.
 
     The recorder has `m.thread` (within the role, of `m.threads`), `m.lane` and `m.warp` (within the CTA).
-    Memory is passed as an `Array`, a Python number as itself, anything else as an expression; to assign to a
-    parameter marked `Sets` or `Changes` sets the caller's variable.
+    Memory is passed as an `Array`, a Python number as itself, a `Record` of these as one, anything else as an
+    expression; to assign to a parameter marked `Sets` or `Changes` sets the caller's variable.
     """
     parameters = (*t.parameters_of(function, "number")[1:], *map(t.Parameter, t.AMBIENT))
     doc = inspect.cleandoc(function.__doc__ or "")
-    return t.Leaf(function.__name__, parameters, _by_threads, doc, recorded(function))
+    return t.Leaf(function.__name__, parameters, _by_threads, doc, t.with_records(recorded(function)))
 
 
 def _by_threads(*_: Any) -> Any:

@@ -178,6 +178,10 @@ class Slot(Memory):
         (buffer,) = self.pipeline.buffers
         return View(buffer, self.pipeline.name, self.use)
 
+    def views(self) -> tuple[View, ...]:
+        """The slot's buffers, in the order of the pipeline."""
+        return tuple(View(buffer, self.pipeline.name, self.use) for buffer in self.pipeline.buffers)
+
 
 PLACES = (View, Global, Cluster, Sender)
 """Kinds of memory that a leaf may be passed, or that may be fields of a statement printed by its fields."""

@@ -50,11 +50,13 @@ from .leaf import (
     Leaf,
     Out,
     Parameter,
+    Record,
     Sets,
     Stored,
     Writes,
     leaf,
     parameters_of,
+    with_records,
 )
 from .memory import PLACES, Box, Cluster, Global, Memory, Rows, Sender, Slot, Span, View
 from .recorder import Recorder
@@ -142,6 +144,7 @@ __all__ = [
     "Product",
     "Publish",
     "ReadNext",
+    "Record",
     "Recorder",
     "Region",
     "Repeat",
@@ -179,5 +182,6 @@ __all__ = [
     "unknown_attribute",
     "values",
     "walk",
+    "with_records",
     "without_anew",
 ]

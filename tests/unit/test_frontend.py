@@ -6,6 +6,7 @@ import ast
 import importlib
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -542,6 +543,37 @@ def test_a_text_of_a_leaf_sets_what_it_is_marked_to_set() -> None:
     assert lines(text_of(halve, arguments).statements) == [
         "found = (// count 2)", "if (> found 3)", "  more = (+ more found)",
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Span(t.Record):
+    low: Int32
+    high: Int32
+
+
+def test_a_record_travels_to_a_leaf_as_one_argument() -> None:
+    @by_text
+    def inside(m: Any, found: Sets, span: Span, at: Any) -> None:
+        """Whether a place is in a span."""
+        found = (span.low <= at) & (at < span.high)
+
+    assert [each.name for each in inside.passed] == ["found", "low", "high", "at"]
+    assert [str(kind) for each in inside.passed[1:3] for kind in each.takes] == ["a value of int32"] * 2
+    found, low, high, at = (t.name(each) for each in ("found", "low", "high", "at"))
+    assert lines(text_of(inside, (found, low, high, at, *map(t.name, t.AMBIENT))).statements) == [
+        "found = (& (<= low at) (< at high))"
+    ]
+
+    @recorded
+    def body(m: Recorder) -> None:
+        found: Int32 = 0
+        inside(m, found, span=Span(1, 2), at=3)
+        inside(m, found, Span(4, 5), 6)
+
+    m = recorder()
+    body(m)
+    calls = [s.arguments[1:4] for s in m.statements if isinstance(s, t.Call)]
+    assert calls == [(1, 2, 3), (4, 5, 6)]
 
 
 def test_a_function_closes_over_what_is_around_it() -> None:

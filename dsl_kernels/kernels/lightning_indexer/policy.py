@@ -9,14 +9,7 @@ from ...arch import ArchSpec, GpuSpec
 from ...tile.lang import LaunchPlan, Policy
 from .._rows import resized
 from .problem import PAGE, parts_of
-from .program.common import (
-    BLACKWELL_N,
-    HOPPER_N,
-    SPLITS,
-    START_TILES,
-    hopper_groups,
-    rows_of_product,
-)
+from .program.common import BLACKWELL_N, HOPPER_N, SPLITS, START_TILES, hopper_groups, rows_of_product
 
 # Models so far have these numbers of heads. For them, decode has a specialised kernel for one query.
 USUAL_HEADS = (32, 64)

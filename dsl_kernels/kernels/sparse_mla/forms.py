@@ -394,3 +394,21 @@ def v41_places_of(scope: str, page_size: int, *, planar: bool) -> dict[str, int]
     else:
         token, begin, each = V41_TOKEN_BYTES, LATENT_DIM, V41_TOKEN_BYTES
     return {f"{scope}token_bytes": token, f"{scope}scales_at": begin, f"{scope}scale_bytes": each}
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    """Sizes by which calls are grouped: queries, heads, and selected tokens of all scopes."""
+    return {"t": dims["t"], "heads": dims["heads"], "topk": dims["topk"] + dims.get("extra_topk", 0)}
+
+
+def resized(dims: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+    """A call's sizes with some replaced.
+
+    `topk` of `sizes` counts the selected tokens of all scopes. The second scope keeps as many as the call
+    has, if `topk` allows.
+    """
+    found = {**dims, **sizes}
+    if "topk" in sizes and "extra_topk" in dims:
+        found["extra_topk"] = min(dims["extra_topk"], sizes["topk"])
+        found["topk"] = sizes["topk"] - found["extra_topk"]
+    return found

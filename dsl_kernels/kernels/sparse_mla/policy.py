@@ -1,179 +1,99 @@
-"""Which variants of sparse MLA are committed, and what a call launches. `costs` has the measurements."""
+"""Committed variants of sparse MLA, what a call launches, and measured costs (docs/log/attention.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 
 from ...arch import ArchSpec, GpuSpec
-from ...tile.expressions import size_at
-from ...tile.lang import LaunchPlan, Policy
-from .costs import begins_early, overhead, shares
-from .program import OF_ANY_HEADS
-from .program.common import (
-    blocks_of,
-    goes_on,
-    head_block,
-    heads_on_m,
-    is_lone,
-    merged_rows,
-    padded_heads,
-    shares_out,
-    sliced_ctas_per_sm,
-    tiles_of,
-    unpacked,
-)
+from ...tile.dealing import Spread, UnitCosts, even_splits, merge_us, parts_at_once, share_units
+from ...tile.lang import LaunchPlan, Policy, has_values
+from . import forms, program
+from .program import common
 
-# Cluster sizes of the committed Hopper variants of whole rows. With more than 32 heads, the blocks of a query
-# read the same rows.
-CLUSTERS = {8: (1, 2), 16: (1, 2), 32: (1, 2), 64: (2,), 128: (2,)}
-# (block, stages) of the committed Hopper variants whose CTAs share out the dims. With two stages, two CTAs
-# fit on an SM.
-SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
-    "bf16": {
-        8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((16, 2), (16, 3)), 64: ((16, 2), (16, 3)),
-        128: ((16, 2), (16, 3)),
-    },
-    "fp8": {
-        8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)),
-        128: ((16, 3), (32, 3)),
-    },
-    "nope": {8: ((0, 3),), 16: ((0, 3),), 32: ((16, 3),), 64: (), 128: ()},
-    "v4": {
-        8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)),
-        128: ((16, 3), (32, 3)),
-    },
-}  # fmt: skip
-# At most so many splits of whole rows: shares of a row are pieces of 64 dims.
-MOST_SPLITS = 8
-
-
-def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
-    """Whole rows in two stages, heads on M, or slices that send to one another asynchronously."""
-    if k.slices == 1 and k.block == 0:
-        clusters = CLUSTERS[k.heads][:1] if k.kv == "nope" else CLUSTERS[k.heads]
-        return k.stages == 2 and k.exchange == 1 and (level > 0 or k.cluster in clusters)
-    if k.block == 64:
-        shared = unpacked(k) and k.heads // k.block == k.exchange
-        return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64 and (k.exchange == 1 or shared)
-    if (
-        k.slices == 1
-        or k.exchange > 1
-        or k.cluster != k.slices
-        or k.block >= k.heads
-        or (k.block == 0 and k.heads > 32)
-    ):
-        return False
-    if k.kv == "v4" and k.slices == 4:
-        # A slice of two panels would have only half a word of scales.
-        return False
-    return level > 0 or (k.slices == 2 and (k.block, k.stages) in SLICED[k.kv][k.heads])
-
-
-def _useful_blocks(k: SimpleNamespace, arch: ArchSpec) -> bool:
-    """Which kernels for any number of heads are committed: blocks of 16 and of 64 heads.
-
-    On Hopper they have whole rows, two slices, or heads on M. On Blackwell, "nope8", "v4" and "v41" have no
-    blocks of 64 heads: DeepSeek-V4's would spill as TileLang spells them. On Hopper, "nope8" has only whole
-    rows in blocks of 16 heads.
-    """
-    if arch.tmem_columns:
-        blocks = (16,) if k.kv in ("nope8", "v4", "v41") else (16, 64)
-        return k.block in blocks and (k.tile, k.cluster, k.gather) == (64, 1, "cp_async")
-    shape = k.tile, k.exchange, k.stages, k.cluster, k.slices, k.block
-    if k.kv == "nope8":
-        return shape == (64, 1, 2, 1, 1, 16)
-    return shape in ((64, 1, 2, 1, 1, 16), (64, 1, 2, 2, 2, 16), (64, 1, 2, 1, 1, 64))
+FIXED = ("bf16", "nope", "fp8", "v4")
+# Values of knobs: each row is some of the committed variants.
+HOPPER = ("kv", "heads", "tile", "stages", "block", "slices", "cluster", "exchange"), (
+    # Whole rows. With more than 32 heads, the blocks of a query read the same rows.
+    (("bf16", "fp8", "v4"), (8, 16, 32), 64, 2, 0, 1, (1, 2), 1),
+    ("nope", (8, 16, 32), 64, 2, 0, 1, 1, 1),
+    (FIXED, (64, 128), 64, 2, 0, 1, 2, 1),
+    # Slices of the dims. With two stages, two CTAs fit on an SM.
+    (("bf16", "fp8", "v4"), (8, 16), 64, (2, 3), 0, 2, 2, 1),
+    ("bf16", (32, 64, 128), 64, (2, 3), 16, 2, 2, 1),
+    (("fp8", "v4"), 32, 64, 3, (0, 16), 2, 2, 1),
+    (("fp8", "v4"), (64, 128), 64, 3, (16, 32), 2, 2, 1),
+    ("nope", (8, 16), 64, 3, 0, 2, 2, 1),
+    ("nope", 32, 64, 3, 16, 2, 2, 1),
+    # Heads on M.
+    (FIXED, (64, 128), 64, 2, 64, 1, 1, 1),
+    (("fp8", "v4"), 128, 64, 2, 64, 1, 1, 2),
+    # Any number of heads.
+    ((*FIXED, "nope8", "v41"), "any", 64, 2, 16, 1, 1, 1),
+    ((*FIXED, "v41"), "any", 64, 2, 16, 2, 2, 1),
+    ((*FIXED, "v41"), "any", 64, 2, 64, 1, 1, 1),
+)  # fmt: skip
+BLACKWELL = ("kv", "heads", "tile", "block", "cluster", "gather"), (
+    (FIXED, (8, 16, 32, 64, 128), 64, 0, 1, "cp_async"),
+    ("bf16", (16, 128), 64, 0, 1, "gather4"),
+    ("bf16", 128, 128, 0, 1, "gather4"),
+    ("bf16", 64, 64, 64, 1, "gather4"),
+    # DeepSeek-V4's kernels with blocks of 64 heads would spill as TileLang spells them.
+    ((*FIXED, "nope8", "v41"), "any", 64, 16, 1, "cp_async"),
+    (("bf16", "nope", "fp8"), "any", 64, 64, 1, "cp_async"),
+)  # fmt: skip
+MOST_SPLITS = 8  # of whole rows: shares of a row are pieces of 64 dims
+# When CTAs gather better spread over the SMs than begun early; False: heads on N, True: heads on M.
+SPREAD = {False: Spread(8, 0.95), True: Spread(16, 0.85)}
+UNIT_COSTS = UnitCosts(row=3.5, next_row=2.0, merge=2.1, spread=1.0, spread_to=SPREAD[True].most)
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """Which variants are committed at a level.
-
-    Threads unpack fp8 tokens, so TMA gather4 serves bf16 rows only; at level 0 for 16 and 128 heads only.
-    Tiles of 128 tokens belong to a pair of CTAs with 128 heads. On Blackwell there are no clusters: all CTAs
-    of a row merge.
-    """
-    if k.heads == "any":
-        return _useful_blocks(k, arch)
-    if k.kv in OF_ANY_HEADS:
-        return False
-    if arch.tmem_columns and k.block:
-        return is_lone(k) and (k.kv, k.gather, k.cluster) == ("bf16", "gather4", 1)
-    if not arch.tmem_columns:
-        return k.tile == 64 and _useful_hopper(k, level)
-    if k.tile == 128:
-        return (k.heads, k.kv, k.gather, k.cluster) == (128, "bf16", "gather4", 1)
-    if k.gather == "gather4" and (
-        unpacked(k) or (level == 0 and (k.kv == "nope" or k.heads not in (16, 128)))
-    ):
-        return False
-    return bool(k.cluster == 1)
+    """Whether a variant is committed; on higher levels all kernels for a fixed number of heads are."""
+    knobs, rows = BLACKWELL if arch.tmem_columns else HOPPER
+    widened = level > 0 and k.heads != "any" and program.exists(k, arch)
+    return widened or any(has_values(k, knobs, row) for row in rows)
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
-    """How the rows are dealt out. If a kernel takes any number of heads, also the heads its blocks hold."""
-    plan = _dealt(k, dims, gpu)
-    return replace(plan, padded_heads=size_at(padded_heads(k), dims)) if k.heads == "any" else plan
+    """Enough parts of each query to give every SM a CTA: whole clusters, or as many as the caller fixed."""
+    blocks, tiles = max(1, common.blocks_of(k, dims)), max(1, common.tiles_of(k, dims))
+    splits, ctas, t = dims.get("splits"), None, max(1, dims["t"])
+    if common.shares_out(k):
+        walk, free = common.has_pairs(k) or common.goes_on(k), gpu.with_sms(common.slots(k, gpu))
+        units = common.units_of(k, tiles)
+        ctas, splits = share_units(t, blocks // t, units, splits, free, UNIT_COSTS, walk=walk)
+    elif common.slices_of(k) > 1:
+        room = common.slots(k, gpu) // (blocks * k.slices)
+        splits = splits or k.slices * parts_at_once(min(tiles, room, common.merged_rows(k)))
+    elif gpu.arch.tmem_columns:
+        splits = splits or max(1, min(tiles, gpu.sms // blocks))
+    else:
+        most = MOST_SPLITS if k.cluster == 1 else tiles
+        splits = splits or even_splits(tiles, k.cluster, blocks, most, gpu)
+    all_ctas = blocks * splits if ctas is None else blocks // t * ctas
+    late = common.gathers_alone(k, dims) and SPREAD[common.heads_on_m(k)].helps(all_ctas, t * tiles, gpu)
+    return program.planned(k, dims, gpu, splits, ctas, early=not late)
 
 
-def _dealt(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
-    """Enough splits of the id row to give every SM a CTA.
-
-    Splits are whole clusters, at most one per tile, or those that the caller fixed.
-    """
-    cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
-    blocks = max(1, blocks_of(k, dims))
-    tiles = max(1, tiles_of(k, dims)) * slices
-    if shares_out(k):
-        pairs = heads_on_m(k) and not unpacked(k)
-        if k.tile == 128:
-            # A pair of CTAs is a cluster.
-            gpu = gpu.with_sms(gpu.slots_in_clusters(2))
-        units, rows = -(-tiles // 2) if pairs else tiles, max(1, dims["t"])
-        ctas, splits = shares(rows, blocks // rows, units, dims.get("splits"), gpu, walk=pairs or goes_on(k))
-        if goes_on(k):
-            return LaunchPlan(ctas=ctas, splits=splits, counters=blocks)
-        early = begins_early(k, dims, blocks // rows * ctas, gpu)
-        return LaunchPlan(ctas=ctas, splits=splits, counters=blocks, early=early)
+def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
+    """Microseconds of a launch beside its CTAs' counts. If CTAs wait for one another, each merges a share."""
+    slices, blocks, tiles = common.slices_of(k), common.blocks_of(k, dims), common.tiles_of(k, dims)
+    parts, ctas = dims["splits"] // k.cluster, blocks * dims["splits"]
+    part = common.head_block(k) * common.LATENT_DIM * 4 if slices == 1 else 0
+    us = merge_us(parts, k.cluster, part, gpu)
     if slices > 1:
-        slots = gpu.sms * sliced_ctas_per_sm(k)
-        # Parts of a query wait for one another. So all CTAs must run at once, or each query has one part.
-        parts = max(1, min(tiles // slices, slots // (blocks * slices), merged_rows(k)))
-        splits = dims.get("splits") or slices << (parts.bit_length() - 1)
-        words = merged_rows(k) * (128 + head_block(k))
-        # An extent of 0 would leave the inboxes without an address.
-        return LaunchPlan(splits=splits, inbox_words=blocks * splits * words if splits > slices else 1)
-    clusters = max(1, min(tiles // cluster, gpu.sms // (blocks * cluster)))
-    if gpu.arch.tmem_columns:
-        splits = dims.get("splits") or max(1, min(tiles, gpu.sms // blocks))
-        return LaunchPlan(splits=splits, counters=blocks, all_resident=1 < splits <= gpu.sms // blocks)
-    most = MOST_SPLITS if cluster == 1 else tiles
-    clusters = max(1, min(clusters, gpu.slots_in_clusters(cluster) // (blocks * cluster), most))
-    # Among numbers of splits with the same longest split, take the smallest: it has the least to merge.
-    turns = -(-tiles // (cluster * clusters))
-    splits = dims.get("splits") or cluster * -(-tiles // (cluster * turns))
-    together = 1 < splits <= gpu.sms // blocks if cluster == 1 else None
-    early = begins_early(k, dims, blocks * splits, gpu)
-    return LaunchPlan(splits=splits, counters=blocks * cluster, all_resident=together, early=early)
+        # Two stages and two CTAs per SM win if blocks of heads that read the same rows fill the SMs.
+        us += 0.5 if (blocks > dims["t"] and ctas > gpu.sms) != (k.stages == 2) else 0.0
+        # 2.5 us at 64 queries for the partial scores of 32 tiles.
+        us += 0.08 * tiles * slices / dims["splits"] if common.head_block(k) == 32 else 0.0
+        # An SM begins its second CTA after its first one: 1.1 us per tile, at each of 8 to 64 queries.
+        us += 1.1 * tiles / parts / 2 if common.sliced_ctas_per_sm(k) == 1 and ctas > gpu.sms else 0.0
+    if common.heads_on_m(k) and common.unpacked(k) and k.exchange < blocks // max(1, dims["t"]):
+        # 0.25 us per tile are saved if each CTA of a query unpacks half of the tile.
+        us += 0.25 * dims["t"] * tiles / dims["ctas"]
+    # Plain copies go first until the gathers are timed on a B200: the counts cannot tell the two apart.
+    return us + (0.1 if getattr(k, "gather", "") == "gather4" else 0.0)
 
 
-def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """Sizes by which calls are grouped: queries, heads, and selected tokens of all scopes."""
-    return {"t": dims["t"], "heads": dims["heads"], "topk": dims["topk"] + dims.get("extra_topk", 0)}
-
-
-def resized(dims: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
-    """A call's sizes with some replaced.
-
-    `topk` of `sizes` counts the selected tokens of all scopes. The second scope keeps as many as the call
-    has, if `topk` allows.
-    """
-    found = {**dims, **sizes}
-    if "topk" in sizes and "extra_topk" in dims:
-        found["extra_topk"] = min(dims["extra_topk"], sizes["topk"])
-        found["topk"] = sizes["topk"] - found["extra_topk"]
-    return found
-
-
-POLICY = Policy(bucket=bucket, resized=resized, launch=launch, overhead=overhead, useful=useful)
+POLICY = Policy(forms.bucket, forms.resized, launch=launch, overhead=overhead, useful=useful)

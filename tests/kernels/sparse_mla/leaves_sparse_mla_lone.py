@@ -7,7 +7,7 @@ from leaf_probes import Probe, case
 from leaves_sparse_mla_pair import _bf16, _one, _place, _queries
 from leaves_sparse_mla_sm100 import BF16, _operand_of
 
-from dsl_kernels.kernels.sparse_mla.leaves import lone as text
+from dsl_kernels.kernels.sparse_mla.leaves import pair as text
 
 
 @case(text.take_more_queries)

@@ -17,7 +17,7 @@ from leaves_sparse_mla import (
 )
 
 from dsl_kernels.kernels.sparse_mla import forms as problem
-from dsl_kernels.kernels.sparse_mla.leaves import gather_v4
+from dsl_kernels.kernels.sparse_mla.leaves import gather_pages
 from dsl_kernels.problems.layouts import pack_v4_pages
 
 
@@ -52,7 +52,7 @@ def v4_pages(p: Probe, count: int, size: int) -> torch.Tensor:
     return pages
 
 
-@case(gather_v4.copy_v4_tokens, size=(1, 8))
+@case(gather_pages.copy_v4_tokens, size=(1, 8))
 def copy_v4_tokens(p: Probe, size: int) -> None:
     p.threads, p.lands = 128, "cp_async"
     pages = v4_pages(p, 40 // size, size)
@@ -66,7 +66,7 @@ def copy_v4_tokens(p: Probe, size: int) -> None:
     )  # fmt: skip
 
 
-@case(gather_v4.unpack_v4_tokens, half=(0, 1))
+@case(gather_pages.unpack_v4_tokens, half=(0, 1))
 def unpack_v4_tokens(p: Probe, half: int) -> None:
     p.threads = 256
     neighbours(p)
@@ -83,7 +83,7 @@ def _cache(p: Probe, size: int) -> tuple[Any, tuple[Any, ...]]:
     )
 
 
-@case(gather_v4.fetch_v4_half, shares=(1, 2))
+@case(gather_pages.fetch_v4_half, shares=(1, 2))
 def fetch_v4_half(p: Probe, shares: int) -> None:
     # It has no result: the emulator checks that it stays within the cache.
     p.threads, p.cluster = 128, shares
@@ -93,45 +93,45 @@ def fetch_v4_half(p: Probe, shares: int) -> None:
     p.call(cache, p.rank if shares > 1 else 0, shares, ids, *scalars)
 
 
-@case(gather_v4.load_v4_half, shares=(1, 2))
+@case(gather_pages.load_v4_half, shares=(1, 2))
 def load_v4_half(p: Probe, shares: int) -> None:
     p.threads, p.cluster = 128, shares
-    words = own_words(p, gather_v4.v4_words(8 // shares, 1))
+    words = own_words(p, gather_pages.Pages.words(512, 1, shares))
     ids = p.var("ids", tile_ids(p, 40)[:32], each="lane")
     cache, scalars = _cache(p, 8)
     p.call(words, cache, p.rank if shares > 1 else 0, shares, ids, *scalars)
 
 
-@case(gather_v4.renew_v4_half, shares=(1, 2))
+@case(gather_pages.renew_v4_half, shares=(1, 2))
 def renew_v4_half(p: Probe, shares: int) -> None:
     p.threads, p.cluster = 128, shares
     neighbours(p)
-    words = own_words(p, gather_v4.v4_words(8 // shares, 1))
+    words = own_words(p, gather_pages.Pages.words(512, 1, shares))
     cache, scalars = _cache(p, 8)
     ring_of_halves(
-        p, shares, ("ckv",), gather_v4.renew_v4_half,
+        p, shares, ("ckv",), gather_pages.renew_v4_half,
         lambda rows, rank, ids: (words, *rows, cache, rank, shares, ids, *scalars),
-        lambda rank, ids: calling(gather_v4.load_v4_half, (words, cache, rank, shares, ids, *scalars)),
+        lambda rank, ids: calling(gather_pages.load_v4_half, (words, cache, rank, shares, ids, *scalars)),
     )  # fmt: skip
 
 
-@case(gather_v4.load_v4_tokens, which=(0, 1))
+@case(gather_pages.load_v4_tokens, which=(0, 1))
 def load_v4_tokens(p: Probe, which: int) -> None:
     p.threads = 128
-    words = own_words(p, gather_v4.v4_words(4, 2))
+    words = own_words(p, gather_pages.Pages.words(256, 2))
     cache, scalars = _cache(p, 8)
     p.call(words, cache, p.dim("which", which), 256, *low_high(p, tile_ids(p, 40)), *scalars)
 
 
-@case(gather_v4.renew_v4_tokens, which=(0, 1))
+@case(gather_pages.renew_v4_tokens, which=(0, 1))
 def renew_v4_tokens(p: Probe, which: int) -> None:
     """The words read before, and those that replace them."""
     p.threads = 128
     neighbours(p)
-    words = own_words(p, gather_v4.v4_words(4, 2))
+    words = own_words(p, gather_pages.Pages.words(256, 2))
     low, high = low_high(p, tile_ids(p, 40))
     cache, scalars = _cache(p, 8)
     rows = p.shared("target", (64, 256), dtype="bfloat16", swizzle=128, out=True, slot=True)
     part = p.dim("which", which)
-    p.before = calling(gather_v4.load_v4_tokens, (words, cache, part, 256, low, high, *scalars))
+    p.before = calling(gather_pages.load_v4_tokens, (words, cache, part, 256, low, high, *scalars))
     p.call(words, rows, cache, part, 256, high, low, *scalars)

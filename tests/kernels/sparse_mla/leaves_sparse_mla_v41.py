@@ -17,7 +17,7 @@ from leaves_sparse_mla import (
 )
 
 from dsl_kernels.kernels.sparse_mla.forms import v4_pages_of, v41_places_of
-from dsl_kernels.kernels.sparse_mla.leaves import blackwell, gather_v41
+from dsl_kernels.kernels.sparse_mla.leaves import blackwell, gather_pages
 from dsl_kernels.problems.layouts import pack_v41_pages, v41_parts
 
 TOKENS, PAGE = 40, 8
@@ -60,21 +60,21 @@ def _staged(p: Probe, page: torch.Tensor | None = None) -> list[Any]:
     ]
 
 
-@case(gather_v41.copy_v41_tokens, planar=(False, True))
+@case(gather_pages.copy_v41_tokens, planar=(False, True))
 def copy_v41_tokens(p: Probe, planar: bool) -> None:
     p.threads, p.lands = 128, "cp_async"
     cache, scalars = _cache(p, planar)
     p.call(*_staged(p), cache, p.var("ids", tile_ids(p, TOKENS)[:32], each="lane"), *scalars)
 
 
-@case(gather_v41.unpack_v41_tokens, half=(0, 1))
+@case(gather_pages.unpack_v41_tokens, half=(0, 1))
 def unpack_v41_tokens(p: Probe, half: int) -> None:
     p.threads = 256
     neighbours(p)
     p.call(*halves(p, 64, "ckv"), *_staged(p, _pages(p, 1, 32, planar=False)), half)
 
 
-@case(gather_v41.fetch_v41_half, shares=(1, 2))
+@case(gather_pages.fetch_v41_half, shares=(1, 2))
 def fetch_v41_half(p: Probe, shares: int) -> None:
     # It has no result: the emulator sees that it stays within the cache.
     p.threads, p.cluster = 128, shares
@@ -84,47 +84,47 @@ def fetch_v41_half(p: Probe, shares: int) -> None:
     p.call(cache, p.rank if shares > 1 else 0, shares, ids, *scalars)
 
 
-@case(gather_v41.load_v41_half, shares=(1, 2))
+@case(gather_pages.load_v41_half, shares=(1, 2))
 def load_v41_half(p: Probe, shares: int) -> None:
     p.threads, p.cluster = 128, shares
-    words = own_words(p, gather_v41.words_of(512 // shares, 1))
+    words = own_words(p, gather_pages.PlacedPages.words(512 // shares, 1))
     ids = p.var("ids", tile_ids(p, TOKENS)[:32], each="lane")
     cache, scalars = _cache(p, planar=shares == 2)
     p.call(words, cache, p.rank if shares > 1 else 0, shares, ids, *scalars)
 
 
-@case(gather_v41.renew_v41_half, shares=(1, 2))
+@case(gather_pages.renew_v41_half, shares=(1, 2))
 def renew_v41_half(p: Probe, shares: int) -> None:
     p.threads, p.cluster = 128, shares
     neighbours(p)
-    words = own_words(p, gather_v41.words_of(512 // shares, 1))
+    words = own_words(p, gather_pages.PlacedPages.words(512 // shares, 1))
     cache, scalars = _cache(p, planar=shares == 1)
     ring_of_halves(
-        p, shares, ("ckv",), gather_v41.renew_v41_half,
+        p, shares, ("ckv",), gather_pages.renew_v41_half,
         lambda rows, rank, ids: (words, *rows, cache, rank, shares, ids, *scalars),
-        lambda rank, ids: calling(gather_v41.load_v41_half, (words, cache, rank, shares, ids, *scalars)),
+        lambda rank, ids: calling(gather_pages.load_v41_half, (words, cache, rank, shares, ids, *scalars)),
     )  # fmt: skip
 
 
-@case(gather_v41.load_v41_tokens, which=(0, 1))
+@case(gather_pages.load_v41_tokens, which=(0, 1))
 def load_v41_tokens(p: Probe, which: int) -> None:
     p.threads = 128
-    words = own_words(p, gather_v41.words_of(256, 2))
+    words = own_words(p, gather_pages.PlacedPages.words(256, 2))
     cache, scalars = _cache(p, planar=which == 0)
     p.call(words, cache, p.dim("which", which), 256, *low_high(p, tile_ids(p, TOKENS)), *scalars)
 
 
-@case(gather_v41.renew_v41_tokens, which=(0, 1))
+@case(gather_pages.renew_v41_tokens, which=(0, 1))
 def renew_v41_tokens(p: Probe, which: int) -> None:
     """What was read before, and what takes its place."""
     p.threads = 128
     neighbours(p)
-    words = own_words(p, gather_v41.words_of(256, 2))
+    words = own_words(p, gather_pages.PlacedPages.words(256, 2))
     low, high = low_high(p, tile_ids(p, TOKENS))
     cache, scalars = _cache(p, planar=which == 1)
     rows = p.shared("target", (64, 256), dtype="bfloat16", swizzle=128, out=True, slot=True)
     part = p.dim("which", which)
-    p.before = calling(gather_v41.load_v41_tokens, (words, cache, part, 256, low, high, *scalars))
+    p.before = calling(gather_pages.load_v41_tokens, (words, cache, part, 256, low, high, *scalars))
     p.call(words, rows, cache, part, 256, high, low, *scalars)
 
 

@@ -9,18 +9,7 @@ from types import SimpleNamespace
 from ....device.torch import fragment
 from ....tile.channel import Reading
 from ....tile.frontend import Int32, inline, recorded
-from ....tile.lang import (
-    LOG2_E,
-    START,
-    Body,
-    Buffer,
-    Engine,
-    Mma,
-    Pipeline,
-    Reader,
-    Role,
-    Schedule,
-)
+from ....tile.lang import LOG2_E, START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule
 from ....tile.text import Recorder, Value, ceildiv, maximum, minimum
 from ..leaves import blackwell as leaf_sm100
 from ..leaves import common as leaf

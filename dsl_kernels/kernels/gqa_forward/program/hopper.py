@@ -8,18 +8,7 @@ from types import SimpleNamespace
 from ....device.torch import fragment
 from ....tile.channel import Reading
 from ....tile.frontend import Int32, inline, recorded
-from ....tile.lang import (
-    LOG2_E,
-    START,
-    Body,
-    Buffer,
-    Engine,
-    Mma,
-    Reader,
-    Role,
-    Schedule,
-    Turn,
-)
+from ....tile.lang import LOG2_E, START, Body, Buffer, Engine, Mma, Reader, Role, Schedule, Turn
 from ....tile.text import Recorder, Value, ceildiv, maximum, minimum
 from ..leaves import common as leaf
 from ..problem import DTYPES

@@ -8,15 +8,7 @@ from ....abi import TensorMap
 from ....problems import layouts
 from ....tile.channel import Channel
 from ....tile.frontend import Int32, Names, recorded
-from ....tile.lang import (
-    Buffer,
-    Engine,
-    Mma,
-    Pipeline,
-    Reader,
-    Size,
-    Space,
-)
+from ....tile.lang import Buffer, Engine, Mma, Pipeline, Reader, Size, Space
 from ....tile.text import Global, Recorder, Value, View
 from .. import functions as leaf
 from .. import problem

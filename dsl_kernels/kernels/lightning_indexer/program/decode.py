@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -10,18 +11,8 @@ from ....abi import TensorMap
 from ....arch import ArchSpec
 from ....tile.channel import Filling, Reading
 from ....tile.frontend import Boolean, Int32, State, inline, named, recorded, rolled, unrolled
-from ....tile.lang import (
-    START,
-    Body,
-    Buffer,
-    Engine,
-    Pipeline,
-    Reader,
-    Role,
-    Schedule,
-    Size,
-)
-from ....tile.text import Box, Changes, Recorder, Span, Value, ceildiv, dim, minimum
+from ....tile.lang import START, Body, Buffer, Engine, Pipeline, Reader, Role, Schedule, Size
+from ....tile.text import Box, Changes, Expr, Recorder, Span, Value, ceildiv, dim, minimum
 from .. import functions as leaf
 from ..leaves import blackwell as sm100
 from ..leaves import hopper as sm90
@@ -265,51 +256,37 @@ def _reach(m: Recorder, s: Share) -> Value:
 @recorded
 def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
     """Read page-table entries up to `last`, for the current tile and the tiles after it, `step` apart."""
-    _read_first(m, s, row, s.tile, step, last)
+    _read(m, s, s.entry, s.place if of_any(m.k) else None, row, s.tile, step, last)
     _read_ahead(m, s, row, step, last)
-
-
-def _line(m: Recorder, s: Share, row: Value) -> Value:
-    """The line of the table that a row has."""
-    return row // s.sharing if m.k.kind == "mxfp4" else row
-
-
-@recorded
-def _read_first(m: Recorder, s: Share, row: Value, first: Value, step: Value, last: Value) -> None:
-    """Read the page-table entries of the tiles from `first` on."""
-    if of_blocks(m.k):
-        walk.block_entries(
-            m, s.entry, s.place, s.block_table, row, first=first, step=step, blocks=m.c.pages, last=last,
-            page_size=s.page_size, block_size=s.block_size, sharing=s.sharing,
-        )  # fmt: skip
-    elif of_any(m.k):
-        walk.grain_entries(
-            m, s.entry, s.place, s.block_table, row, first=first, step=step, grains=m.c.pages, last=last,
-            page_size=s.page_size,
-        )  # fmt: skip
-    else:
-        walk.table_entries(
-            m, s.entry, s.block_table, _line(m, s, row), first=first, step=step, pages=m.c.pages, last=last,
-        )  # fmt: skip
 
 
 @recorded
 def _read_ahead(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
     """Read the page-table entries of the tiles after the ones whose entries a warp holds."""
     ahead = inline(s.tile + _tiles_of_entries(m) * step)
+    _read(m, s, s.ahead, s.place_ahead if of_any(m.k) else None, row, ahead, step, last)
+
+
+@recorded
+def _read(
+    m: Recorder, s: Share, entry: Expr, place: Expr | None, row: Value, first: Value, step: Value, last: Value
+) -> None:
+    """Read the page-table entries of the tiles from `first` on, and where there are any the places."""
     if of_blocks(m.k):
         walk.block_entries(
-            m, s.ahead, s.place_ahead, s.block_table, row, first=ahead, step=step, blocks=m.c.pages,
-            last=last, page_size=s.page_size, block_size=s.block_size, sharing=s.sharing,
+            m, entry, place, s.block_table, row, first=first, step=step, blocks=m.c.pages, last=last,
+            page_size=s.page_size, block_size=s.block_size, sharing=s.sharing,
         )  # fmt: skip
     elif of_any(m.k):
         walk.grain_entries(
-            m, s.ahead, s.place_ahead, s.block_table, row, first=ahead, step=step, grains=m.c.pages,
-            last=last, page_size=s.page_size,
+            m, entry, place, s.block_table, row, first=first, step=step, grains=m.c.pages, last=last,
+            page_size=s.page_size,
         )  # fmt: skip
     else:
+        # The rows of a sequence may share a line of the table.
+        line = inline(row // s.sharing if m.k.kind == "mxfp4" else row)
         walk.table_entries(
-            m, s.ahead, s.block_table, _line(m, s, row), first=ahead, step=step, pages=m.c.pages, last=last,
+            m, entry, s.block_table, line, first=first, step=step, pages=m.c.pages, last=last,
         )  # fmt: skip
 
 
@@ -323,8 +300,13 @@ def _begin_tile(m: Recorder, s: Share, it: Value) -> None:
 
 
 @recorded
-def _load(m: Recorder, s: Share) -> None:
-    """Copy every key tile of the share, and the queries of a sequence before its first tile."""
+def load(
+    m: Recorder, s: Share, copy_page: Callable[..., None], load_queries: Callable[[Recorder, Share], None]
+) -> None:
+    """Copy every key tile of the share, and the queries of a sequence before its first tile.
+
+    `copy_page(m, s, keys, p, page)` copies page `p` of a tile, from the place `page` of the cache.
+    """
     held: Int32 = 0
     page: Int32 = 0
     if of_any(m.k):
@@ -337,7 +319,7 @@ def _load(m: Recorder, s: Share) -> None:
             held = 0
             if s.step == 1:
                 _read_entries(m, s, s.seq, 1, last)
-            _load_queries(m, s)
+            load_queries(m, s)
         if held == _tiles_of_entries(m):
             held = 0
             s.entry = s.ahead
@@ -354,7 +336,7 @@ def _load(m: Recorder, s: Share) -> None:
                 walk.entry_of(m, within, s.place, own)
                 _copy_grain(m, s, keys, p, page, within)
             else:
-                _copy_page(m, s, keys, p, page)
+                copy_page(m, s, keys, p, page)
         keys.commit()
         held += 1
         s.tile += s.step
@@ -562,8 +544,9 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    copies = partial(load, copy_page=_copy_page, load_queries=_load_queries)
     if not arch.tmem_columns:
-        return {START: _start, "load": _load, "score": _score}
+        return {START: _start, "load": copies, "score": _score}
     rings, sharing, _ = blackwell_groups(k)
     scorers = {f"score_{g}": partial(_epilogue, g=g) for g in range(rings * sharing)}
-    return {START: _start, "load": _load, "mma": _issue, **scorers}
+    return {START: _start, "load": copies, "mma": _issue, **scorers}

@@ -11,35 +11,16 @@ from functools import partial
 from types import SimpleNamespace
 
 from ....abi import TensorMap
-from ....tile.frontend import Int32, inline, recorded, unrolled
-from ....tile.lang import (
-    START,
-    Body,
-    Buffer,
-    Engine,
-    Mma,
-    Pipeline,
-    Reader,
-    Role,
-    Schedule,
-    Size,
-)
-from ....tile.text import Box, Recorder, Value, ceildiv, dim, minimum
+from ....tile.channel import Filling
+from ....tile.frontend import inline, recorded
+from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size
+from ....tile.text import Box, Recorder, Value, dim
 from .. import functions as leaf
 from .. import mxfp4
 from ..leaves import blackwell as sm100
 from ..leaves import mxfp4 as fours
-from ..leaves import walk
 from .common import INDEX_DIM, PAGE, SHARED, TENSOR
-from .decode import (
-    Share,
-    _begin_tile,
-    _next_queries,
-    _read_ahead,
-    _read_entries,
-    _start,
-    _tiles_of_entries,
-)
+from .decode import Share, _begin_tile, _next_queries, _start, load
 
 PAIRS = "float4_e2m1x2"
 # Bytes of a key's 128 numbers; words of a page, and the one with which its scales begin.
@@ -149,37 +130,12 @@ def blackwell(k: SimpleNamespace) -> Schedule:
 
 
 @recorded
-def _load(m: Recorder, s: Share) -> None:
-    """Copies every key tile of the share, and the query of a row before its first one."""
-    held: Int32 = 0
-    page: Int32 = 0
-    for it in range(s.turns):
-        _begin_tile(m, s, it)
-        last = ceildiv(s.need, PAGE) - 1
-        if s.fresh:
-            s.turn += 1
-            held = 0
-            if s.step == 1:
-                _read_entries(m, s, s.seq, 1, last)
-            _load_query(m, s)
-        if held == _tiles_of_entries(m):
-            held = 0
-            s.entry = s.ahead
-            _read_ahead(m, s, s.seq, s.step, last)
-        keys = s.keys.producer.acquire(it)
-        for p in unrolled(m.c.pages):
-            own = inline(held * m.c.pages + minimum(p, last - s.tile * m.c.pages))
-            walk.entry_of(m, page, s.entry, own)
-            first = inline(page * (s.k_cache_stride // KEY_BYTES))
-            m.bulk(keys.keys.part(p * PAGE, PAGE), Box("key_map", (first, 0)), keys)
-            m.bulk(
-                keys.key_scales.part(p * PAGE, PAGE),
-                s.k_cache.span((page,), PAGE_WORDS, SCALE_WORD, PAGE, "int32"),
-                keys,
-            )
-        keys.commit()
-        held += 1
-        s.tile += s.step
+def _copy_page(m: Recorder, s: Share, keys: Filling, p: Value, page: Value) -> None:
+    """Copies a page of keys, and the scales of these keys."""
+    first = inline(page * (s.k_cache_stride // KEY_BYTES))
+    m.bulk(keys.keys.part(p * PAGE, PAGE), Box("key_map", (first, 0)), keys)
+    scales = inline(s.k_cache.span((page,), PAGE_WORDS, SCALE_WORD, PAGE, "int32"))
+    m.bulk(keys.key_scales.part(p * PAGE, PAGE), scales, keys)
 
 
 @recorded
@@ -263,4 +219,5 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
     scorers = {f"score_{g}": partial(_epilogue, g=g) for g in range(GROUPS)}
-    return {START: _start, "load": _load, "place": _place, "mma": _issue, **scorers}
+    copies = partial(load, copy_page=_copy_page, load_queries=_load_query)
+    return {START: _start, "load": copies, "place": _place, "mma": _issue, **scorers}

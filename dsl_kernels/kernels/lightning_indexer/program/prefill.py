@@ -8,17 +8,7 @@ from types import SimpleNamespace
 from ....abi import TensorMap
 from ....arch import ArchSpec
 from ....tile.frontend import Int32, State, inline, recorded, rolled
-from ....tile.lang import (
-    START,
-    Body,
-    Buffer,
-    Engine,
-    Pipeline,
-    Reader,
-    Role,
-    Schedule,
-    Size,
-)
+from ....tile.lang import START, Body, Buffer, Engine, Pipeline, Reader, Role, Schedule, Size
 from ....tile.text import Box, Recorder, ceildiv, dim, minimum
 from .. import functions as leaf
 from ..leaves import blackwell as sm100

@@ -11,27 +11,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ....device.torch import warps
 from ....device.torch.fragment import load_columns, store_columns
 from ....device.torch.fragment import read_accumulator as read_accumulator
 from ....device.torch.scalars import anew
-from ....device.torch.warps import (
-    any_lane,
-    copy16,
-    exp2,
-    load_vector,
-    shuffle,
-    store_fp8,
-    store_pair,
-    store_vector,
-)
-from ....problems.layouts import (
-    LATENT_DIM,
-    ROPE_DIM,
-    V4_GROUP,
-    V4_ROW_BYTES,
-    V4_SCALE_BYTES,
-    V41_SCALE_BYTES,
-)
+from ....problems.layouts import LATENT_DIM, ROPE_DIM, V4_ROW_BYTES, V4_SCALE_BYTES, V41_SCALE_BYTES
 from ....tile.counting import moves
 from ....tile.frontend import inline, named, recorded, rolled, unrolled
 from ....tile.kinds import (
@@ -52,8 +36,7 @@ from ....tile.kinds import (
 from ....tile.leaf_text import WARP, by_text
 from ....tile.text import ceildiv, maximum, select
 from .gather import SCALE_WORD, SCALES_AT, THREADS, TOKEN_WORDS, cache_row, heads_of_block, is_head
-from .gather_v4 import ue8m0, v4_token
-from .gather_v41 import scales_of, store_piece, turn_scales, values_of
+from .gather_pages import PANELS, Pages, PlacedPages, place_of, store_piece, turn_scales, ue8m0
 from .softmax import (
     base2_lse,
     column_head,
@@ -88,14 +71,14 @@ def copy_block(
         to = inline(target.group_at(item // pieces, item % pieces * 8, 8))
         of_head = q.row("of_head", (row, head0 + item // pieces))
         some = inline(item < heads_of_block(head_block, head0, heads) * pieces)
-        m.do(copy16(to, of_head.at(item % pieces * 8), some))
+        m.do(warps.copy16(to, of_head.at(item % pieces * 8), some))
 
 
 @by_text
 def spread_ids(m: LeafRecorder, rows: Registers[Int32], low: Int32, high: Int32) -> None:
     """Give all ids of a tile to all lanes."""
     for i in range(rows.size):
-        rows[i] = shuffle(low if i < WARP else high, i % WARP)
+        rows[i] = warps.shuffle(low if i < WARP else high, i % WARP)
 
 
 UNIT_WORDS = 8
@@ -113,7 +96,8 @@ def load_words(
         place, inside = cache_row(m, ids, m.thread // 4, n)
         token = kv_cache.row("token", place, first=first + m.thread % 4 * 16)
         for piece in range(2):
-            m.do(load_vector(words, half * TOKEN_WORDS + (at + piece * 4), 4, token.at(piece * 64), inside))
+            to = inline(half * TOKEN_WORDS + (at + piece * 4))
+            m.do(warps.load_vector(words, to, 4, token.at(piece * 64), inside))
 
 
 @moves(loaded=lambda low: 2 * WARP * 16 if low >= 0 else 0)
@@ -124,7 +108,8 @@ def load_scales(
     """Read the scales of a lane's two tokens, the same in all lanes of a token."""
     for half, ids in enumerate((low, high)):
         place, inside = cache_row(m, ids, m.thread // 4, n)
-        m.do(load_vector(scales, half * 4, 4, kv_cache.row("token", place, first=SCALES_AT).at(0), inside))
+        token = kv_cache.row("token", place, first=SCALES_AT)
+        m.do(warps.load_vector(scales, half * 4, 4, token.at(0), inside))
 
 
 @by_text
@@ -148,49 +133,75 @@ def write_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint3
         for piece in range(2):
             at = inline(own + (unit * UNIT_WORDS + piece * 4))
             if rope:
-                m.do(store_vector(words, at, target.group_at(row, piece * 32 + lane * 8, 8)))
+                m.do(warps.store_vector(words, at, target.group_at(row, piece * 32 + lane * 8, 8)))
             else:
                 halves = (target.group_at(row, piece * 64 + lane * 16 + e, 8) for e in (0, 8))
-                m.do(store_fp8(*halves, words, at, words[own + (SCALE_WORD + unit)]))
+                m.do(warps.store_fp8(*halves, words, at, words[own + (SCALE_WORD + unit)]))
 
 
-V4_WORDS = 3 * UNIT_WORDS + 4 + 8 + 2
-"""Words of a token of DeepSeek-V4: three and a half units of fp8 values, the rope dims, and the scales."""
+V4_WORDS, V41_WORDS = Pages.words(LATENT_DIM, 1), PlacedPages.words(LATENT_DIM, 1)
+"""Words of a lane for a token of DeepSeek-V4, and of V4.1: values, V4's rope dims, and all scales."""
+
+
+@recorded
+def _load_unit(m, words, unit, kv_pages, low, high, pages):
+    """Read a unit of a lane's two tokens."""
+    for half, ids in enumerate((low, high)):
+        page, slot, inside = place_of(m, pages, ids, m.thread // 4, f"_{half}")
+        own = half * pages.words(LATENT_DIM, 1) + unit * UNIT_WORDS
+        values = pages.values(kv_pages, page, slot, unit * UNIT, m.thread % 4 * 16)
+        # V4's last unit is three pieces of 64 bytes: half a unit of fp8 values, then the rope dims.
+        for piece in range(3 if unit == 3 and pages.plain else 2):
+            m.do(warps.load_vector(words, own + piece * 4, 4, values.at(piece * 64), inside))
+
+
+@recorded
+def _load_scales(m, scales, kv_pages, low, high, pages):
+    """Read the scales of a lane's two tokens."""
+    count = PANELS // pages.scaled
+    for half, ids in enumerate((low, high)):
+        page, slot, inside = place_of(m, pages, ids, m.thread // 4, f"_{half}")
+        of_token = pages.scales(kv_pages, page, slot)
+        m.do(warps.load_vector(scales, half * count, count, of_token.at(0), inside))
 
 
 @moves(loaded=lambda low, unit: 2 * WARP * (V4_ROW_BYTES - 3 * 128 if unit == 3 else 128) if low >= 0 else 0)
 @by_text
 def load_v4_unit(
     m: LeafRecorder, words: Registers[Uint32], unit: int, kv_pages: Global[Uint8], low: Int32, high: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
+    pages: Pages,
 ) -> None:  # fmt: skip
     """Read a unit of a lane's two 584-byte tokens. The last unit includes the rope dims."""
-    for half, ids in enumerate((low, high)):
-        page, slot, inside = v4_token(
-            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
-        )
-        own = half * V4_WORDS + unit * UNIT_WORDS
-        values = kv_pages.row(
-            "values", page, first=slot * V4_ROW_BYTES + unit * (2 * V4_GROUP) + m.thread % 4 * 16
-        )
-        # The last unit is three pieces of 64 bytes: half a unit of fp8 values, then the rope dims.
-        for piece in range(3 if unit == 3 else 2):
-            m.do(load_vector(words, own + piece * 4, 4, values.at(piece * 64), inside))
+    _load_unit(m, words, unit, kv_pages, low, high, pages)
+
+
+@moves(loaded=lambda low, unit: 2 * WARP * UNIT if low >= 0 else 0)
+@by_text
+def load_v41_unit(
+    m: LeafRecorder, words: Registers[Uint32], unit: int, kv_pages: Global[Uint8], low: Int32, high: Int32,
+    pages: PlacedPages,
+) -> None:  # fmt: skip
+    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
+    _load_unit(m, words, unit, kv_pages, low, high, pages)
 
 
 @moves(loaded=lambda low: 2 * WARP * V4_SCALE_BYTES if low >= 0 else 0)
 @by_text
 def load_v4_scales(
-    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
-) -> None:  # fmt: skip
+    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32, pages: Pages
+) -> None:
     """Read the scales of a lane's two 584-byte tokens, the same in all lanes of a token."""
-    for half, ids in enumerate((low, high)):
-        page, slot, inside = v4_token(
-            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
-        )
-        of_token = kv_pages.row("of_token", page, first=page_size * V4_ROW_BYTES + slot * V4_SCALE_BYTES)
-        m.do(load_vector(scales, half * 2, 2, of_token.at(0), inside))
+    _load_scales(m, scales, kv_pages, low, high, pages)
+
+
+@moves(loaded=lambda low: 2 * WARP * V41_SCALE_BYTES if low >= 0 else 0)
+@by_text
+def load_v41_scales(
+    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32,
+    pages: PlacedPages,
+) -> None:  # fmt: skip
+    """Read the scales of a lane's two tokens of DeepSeek-V4.1, the same in all lanes of a token."""
+    _load_scales(m, scales, kv_pages, low, high, pages)
 
 
 @by_text
@@ -207,53 +218,11 @@ def write_v4_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Ui
             group = unit * 2 + piece
             word = words[first + (V4_WORDS - 2) + group // 4]
             factor = ue8m0(m, word, group % 4, f"{half}_{piece}")
-            halves = (target.group_at(row, piece * 64 + lane * 16 + e, 8) for e in (0, 8))
-            m.do(store_fp8(*halves, words, own + piece * 4, factor))
+            store_piece(m, target, row, piece * 64, words, own + piece * 4, factor, lane)
         if unit == 3:
             for piece in range(2):
-                m.do(
-                    store_vector(
-                        words, own + 4 + piece * 4, target.group_at(row, 64 + piece * 32 + lane * 8, 8)
-                    )
-                )
-
-
-V41_WORDS = 4 * UNIT_WORDS + 4
-"""Words of a token of DeepSeek-V4.1: four units of fp8 values, and the scales."""
-
-
-@moves(loaded=lambda low: 2 * WARP * UNIT if low >= 0 else 0)
-@by_text
-def load_v41_unit(
-    m: LeafRecorder, words: Registers[Uint32], unit: int, kv_pages: Global[Uint8], low: Int32, high: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32,
-    scales_at: Int32, scale_bytes: Int32,
-) -> None:  # fmt: skip
-    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
-    for half, ids in enumerate((low, high)):
-        page, slot, inside = v4_token(
-            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
-        )
-        values = values_of(m, kv_pages, page, slot, token_bytes, unit * UNIT + m.thread % 4 * 16)
-        for piece in range(2):
-            at = half * V41_WORDS + unit * UNIT_WORDS + piece * 4
-            m.do(load_vector(words, at, 4, values.at(piece * 64), inside))
-
-
-@moves(loaded=lambda low: 2 * WARP * V41_SCALE_BYTES if low >= 0 else 0)
-@by_text
-def load_v41_scales(
-    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32,
-    scales_at: Int32, scale_bytes: Int32,
-) -> None:  # fmt: skip
-    """Read the scales of a lane's two tokens of DeepSeek-V4.1, the same in all lanes of a token."""
-    for half, ids in enumerate((low, high)):
-        page, slot, inside = v4_token(
-            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
-        )
-        of_token = scales_of(m, kv_pages, page, slot, scales_at, scale_bytes)
-        m.do(load_vector(scales, half * 4, 4, of_token.at(0), inside))
+                place = inline(target.group_at(row, 64 + piece * 32 + lane * 8, 8))
+                m.do(warps.store_vector(words, own + 4 + piece * 4, place))
 
 
 @by_text
@@ -264,8 +233,9 @@ def write_v41_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[U
         scales = first + 4 * UNIT_WORDS + unit
         turn_scales(m, words, scales, 1, m.thread % 4)
         for piece in range(2):
+            factor = ue8m0(m, words[scales], piece * 2, f"{half}_{piece}")
             at = first + unit * UNIT_WORDS + piece * 4
-            store_piece(m, target, row, piece * 64, words, at, scales, m.thread % 4, f"{half}_{piece}")
+            store_piece(m, target, row, piece * 64, words, at, factor, m.thread % 4)
 
 
 @by_text
@@ -282,7 +252,7 @@ def take_maxima(
     above: Boolean = False
     for column in unrolled(top.size):
         above |= top[column] > peak[column] + float(rise)
-    grown = any_lane(above)
+    grown = warps.any_lane(above)
 
 
 @by_text
@@ -293,7 +263,7 @@ def raise_reference(
     """Raise the reference to the maximum: rescale the running sums, and leave each head's factor for O."""
     for column in unrolled(peak.size):
         highest = maximum(top[column], peak[column])
-        factor = exp2(peak[column] - highest)
+        factor = warps.exp2(peak[column] - highest)
         sums[column] = sums[column] * factor
         peak[column] = highest
         if m.thread < 4:
@@ -307,7 +277,7 @@ def weigh_tokens(
     """Replace S by P = exp2(S - reference), and add P to this thread's running sums."""
     for i in unrolled(scores.size):
         column = inline(i // 4 * 2 + i % 2)
-        scores[i] = exp2(scores[i] - peak[column])
+        scores[i] = warps.exp2(scores[i] - peak[column])
         sums[column] = sums[column] + scores[i]
 
 
@@ -425,7 +395,7 @@ def merge_heads(
             merged[v] = 0.0
         for other in rolled(left, at_once=AT_ONCE):
             lses = lse_partial.row("lses", (row, other), (splits, padded))
-            weight = exp2(lses[head] - base)
+            weight = warps.exp2(lses[head] - base)
             total += weight
             o_partial.row("partial", (row, other, head), (splits, padded, LATENT_DIM)).read(four, m.thread)
             for v in range(4):
@@ -434,6 +404,6 @@ def merge_heads(
         scale = inverse_sum(total) * kept_beside(joined, attn_sink[head])
         to = out.row("to", (row, head), first=m.thread * 4)
         for v in (0, 2):
-            m.do(store_pair(to.at(v), merged[v] * scale, merged[v + 1] * scale))
+            m.do(warps.store_pair(to.at(v), merged[v] * scale, merged[v + 1] * scale))
         if m.thread == 0:
             lse.row("of_row", row)[head] = said_lse(joined, lse_scale, empty_lse)

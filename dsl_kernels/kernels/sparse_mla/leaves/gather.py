@@ -5,21 +5,7 @@ A tile has TILE tokens. A lane has two of the tile's ids: `low` among the first 
 
 from __future__ import annotations
 
-from ....device.torch.warps import (
-    ballot,
-    copy16,
-    copy_row16,
-    load_or,
-    load_vector,
-    mul_hi,
-    prefetch,
-    send_rows,
-    show_copies,
-    shuffle,
-    store_fp8,
-    store_vector,
-    sync_warp,
-)
+from ....device.torch import warps
 from ....problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
 from ....tile.counting import longest, moves
 from ....tile.frontend import inline, named, recorded, rolled, unrolled
@@ -54,8 +40,8 @@ def read_ids(
     """Read ids `lane` and `lane` + 32 of a tile of a query; -1 replaces the ids from number `end` on."""
     ids = indices.row("ids", row)
     first = tile * TILE + m.lane
-    low = load_or(ids.at(first), first < end, -1)
-    high = load_or(ids.at(first + WARP), first + WARP < end, -1)
+    low = warps.load_or(ids.at(first), first < end, -1)
+    high = warps.load_or(ids.at(first + WARP), first + WARP < end, -1)
 
 
 def _valid(token, n):
@@ -73,14 +59,14 @@ def vote(
 
     Every warp of every role gets the same result.
     """
-    in_low = ballot(_valid(low, cached))
-    in_high = ballot(_valid(high, cached))
+    in_low = warps.ballot(_valid(low, cached))
+    in_high = warps.ballot(_valid(high, cached))
     live = (in_low | in_high) != 0
 
 
 def page_of(id, page_inverse, page_shift):
     """The page of an id below 2^30, as `kernels.sparse_mla.forms.page_of` computes it."""
-    return mul_hi(id.to("uint32") << 2, page_inverse.to("uint32")).to("int32") >> page_shift
+    return warps.mul_hi(id.to("uint32") << 2, page_inverse.to("uint32")).to("int32") >> page_shift
 
 
 @recorded
@@ -124,7 +110,7 @@ def cache_row(m, ids, holder, n, which=""):
 
     The row is 0 if the id names none.
     """
-    token = named(f"token{which}", shuffle(ids, holder))
+    token = named(f"token{which}", warps.shuffle(ids, holder))
     inside = named(f"inside{which}", _valid(token, n))
     return select(inside, token, 0), inside
 
@@ -156,11 +142,11 @@ def load_queries(
         item = i * THREADS + m.thread
         of_head = q.row("of_head", (row, head0 + item // pieces), first=first)
         some = inline(item < heads_of_block(head_block, head0, heads) * pieces)
-        m.do(load_vector(held, i * 4, 4, of_head.at(item % pieces * 8), some))
+        m.do(warps.load_vector(held, i * 4, 4, of_head.at(item % pieces * 8), some))
     for i in unrolled(rounds):
         item = i * THREADS + m.thread
         if item < most:
-            m.do(store_vector(held, i * 4, target.group_at(item // pieces, item % pieces * 8, 8)))
+            m.do(warps.store_vector(held, i * 4, target.group_at(item // pieces, item % pieces * 8, 8)))
 
 
 @moves(loaded=lambda target: target)
@@ -175,7 +161,7 @@ def copy_query_rows(
         own, piece = m.thread // pieces + i * (THREADS // pieces), m.thread % pieces
         of_head = q.row("of_head", (row, head0 + own))
         some = inline(is_head(head0 + own, heads))
-        m.do(copy16(target.group_at(own, piece * 8, 8), of_head.at(piece * 8), some))
+        m.do(warps.copy16(target.group_at(own, piece * 8, 8), of_head.at(piece * 8), some))
 
 
 @moves(loaded=lambda target: target)
@@ -195,10 +181,10 @@ def copy_rows(
         ids = inline(
             low if begin + at_once <= WARP else high if begin >= WARP else select(row < WARP, low, high)
         )
-        token = shuffle(ids, row % WARP)
+        token = warps.shuffle(ids, row % WARP)
         for c in unrolled(columns // (lanes * 8)):
             to = inline(target.group_at(row, (c * lanes + piece) * 8, 8))
-            m.do(copy_row16(to, cache, first + piece * 8, token, c * (lanes * 8), n))
+            m.do(warps.copy_row16(to, cache, first + piece * 8, token, c * (lanes * 8), n))
 
 
 # Half a tile of 656-byte tokens in registers. Four lanes hold a token. Each lane has 16 fp8 values of each
@@ -216,12 +202,12 @@ def fetch_half(
 ) -> None:  # fmt: skip
     """Prefetch this CTA's share of the tokens of half a tile into the L2, a line at a time."""
     lanes = 4 * shares
-    token = shuffle(ids, m.thread // lanes + rank * (WARP // shares))
+    token = warps.shuffle(ids, m.thread // lanes + rank * (WARP // shares))
     line = inline(m.thread % lanes * 128)
     inside = _valid(token, n)
     of_token = kv_cache.row("of_token", token, first=line)
     for more in range(0, FP8_TOKEN_BYTES, lanes * 128):
-        m.do(prefetch(of_token.at(more), inside & (line + more < FP8_TOKEN_BYTES)))
+        m.do(warps.prefetch(of_token.at(more), inside & (line + more < FP8_TOKEN_BYTES)))
 
 
 @moves(loaded=lambda ids, shares: WARP * (FP8_TOKEN_BYTES // shares) if ids >= 0 else 0)
@@ -246,24 +232,24 @@ def renew_half(
     """
     first = inline(m.thread & WARP - 4)
     scales = [
-        named(f"scale_{i}", shuffle(words[SCALE_WORD // shares], first + i)) for i in range(4 // shares)
+        named(f"scale_{i}", warps.shuffle(words[SCALE_WORD // shares], first + i)) for i in range(4 // shares)
     ]
 
     def send():
         if shares == 1:
             return
         m.comment("A warp has eight rows of each panel: 1 KB of consecutive memory.")
-        m.do(show_copies())
+        m.do(warps.show_copies())
         own = inline((m.thread >> 5) * 8)
-        m.do(send_rows(kpe.group_at(own + rank * 4, 0, 8), to_kpe, rank ^ 1, 4, 1, WARP))
-        m.do(send_rows(ckv.group_at(own, 0, 8), to_ckv, rank ^ 1, 8, 4, WARP))
+        m.do(warps.send_rows(kpe.group_at(own + rank * 4, 0, 8), to_kpe, rank ^ 1, 4, 1, WARP))
+        m.do(warps.send_rows(ckv.group_at(own, 0, 8), to_ckv, rank ^ 1, 8, 4, WARP))
 
     def write(at, row, column):
         if at >= ROPE_WORD // shares:
-            m.do(store_vector(words, at, kpe.group_at(row, column, 8)))
+            m.do(warps.store_vector(words, at, kpe.group_at(row, column, 8)))
         else:
             halves = (ckv.group_at(row, column + e, 8) for e in (0, 8))
-            m.do(store_fp8(*halves, words, at, scales[at // 8]))
+            m.do(warps.store_fp8(*halves, words, at, scales[at // 8]))
 
     _half(m, words, kv_cache, rank, shares, ids, n, write, send)
 
@@ -279,8 +265,8 @@ def read_words(m, words, at, count, place, wanted):
     ptxas moves no code across the warp's barrier. Without it, ptxas would put all loads after the last
     arithmetic.
     """
-    m.do(load_vector(words, at, count, place, wanted))
-    m.do(sync_warp())
+    m.do(warps.load_vector(words, at, count, place, wanted))
+    m.do(warps.sync_warp())
 
 
 @recorded
@@ -308,7 +294,7 @@ def _half(m, words, kv_cache, rank, shares, ids, n, write=nothing, send=nothing)
     send()
     m.comment("After all uses of the previous scale, so this one can take its register.")
     scale = inline((lane & panels // 2 - 1) * 4 + rank * (panels * 2) - lane * 16 - rank * (panels * 64))
-    m.do(load_vector(words, SCALE_WORD // shares, 1, token.at(SCALES_AT + scale), inside))
+    m.do(warps.load_vector(words, SCALE_WORD // shares, 1, token.at(SCALES_AT + scale), inside))
 
 
 @recorded
@@ -351,10 +337,10 @@ def _copy_values(m, raw, scales, kv_cache, ids, n, beside=nothing):
         place, inside = cache_row(m, ids, row, n)
         token = kv_cache.row("bytes", place, first=lane * 16)
         for panel in unrolled(4):
-            m.do(copy16(raw.group_at(row, panel * 32 + lane * 4, 4), token.at(panel * 128), inside))
+            m.do(warps.copy16(raw.group_at(row, panel * 32 + lane * 4, 4), token.at(panel * 128), inside))
         beside(row, lane, token, inside)
         if lane == 0:
-            m.do(copy16(scales.group_at(row, 0, 4), token.at(SCALES_AT), inside))
+            m.do(warps.copy16(scales.group_at(row, 0, 4), token.at(SCALES_AT), inside))
 
 
 @moves(loaded=lambda raw, scales: raw + scales)
@@ -381,19 +367,25 @@ def copy_tokens(
     """
 
     def beside(row, lane, token, inside):
-        m.do(copy16(raw_pe.group_at(row, lane * 8, 8), token.at(ROPE_AT), inside))
+        m.do(warps.copy16(raw_pe.group_at(row, lane * 8, 8), token.at(ROPE_AT), inside))
 
     _copy_values(m, raw, scales, kv_cache, ids, n, beside)
 
 
 @recorded
-def _unpack_values(m, ckv, raw, scales, half, raw_pe=None, kpe=None):
-    """Write staged fp8 values as bf16 rows. Copy their rope dims as they are, if there are any."""
+def take_staged(m, raw, scales, half, title, count, raw_pe=None):
+    """Read a thread's piece of a staged token.
+
+    `title` and `count` are the name and the number of the words of scales.
+
+    Returns:
+        The row in the tile, the number of the piece, its words, the scales, and the rope dims if any.
+    """
     pair = inline(m.thread >> 4)
     piece = m.thread & 3 | (m.thread >> 1 & 4)
     own = (pair & 12) * 2 + (pair & 3 ^ (m.thread >> 2 & 1) * 5)
     row = half * WARP + own
-    words, factors = m.local("words", 16), m.local("factors", 4)
+    words, factors = m.local("words", 16), m.local(title, count)
     beside = None if raw_pe is None else m.local("beside", 8, "bfloat16")
     scales.read(factors, (own, 0))
     m.comment("All reads come before the first write: a compiler moves no read past a write.")
@@ -401,9 +393,16 @@ def _unpack_values(m, ckv, raw, scales, half, raw_pe=None, kpe=None):
         raw.read(words.group(panel * 4, 4), (own, panel * 32 + piece * 4))
     if raw_pe is not None:
         raw_pe.read(beside, (own, piece * 8))
+    return row, piece, words, factors, beside
+
+
+@recorded
+def _unpack_values(m, ckv, raw, scales, half, raw_pe=None, kpe=None):
+    """Write staged fp8 values as bf16 rows. Copy their rope dims as they are, if there are any."""
+    row, piece, words, factors, beside = take_staged(m, raw, scales, half, "factors", 4, raw_pe)
     for panel in unrolled(4):
         halves = (ckv.group_at(row, panel * 128 + piece * 16 + e, 8) for e in (0, 8))
-        m.do(store_fp8(*halves, words, panel * 4, factors[panel]))
+        m.do(warps.store_fp8(*halves, words, panel * 4, factors[panel]))
     if raw_pe is not None:
         kpe.write(beside, (row, piece * 8))
 
@@ -454,9 +453,9 @@ def renew_tokens(
     def write(half, panel, at, scale):
         row = inline(half * WARP + (m.thread >> 2))
         if panel is None:
-            m.do(store_vector(words, at, rope.group_at(row, _rope_piece(lane, int(dims) // 64) * 8, 8)))
+            m.do(warps.store_vector(words, at, rope.group_at(row, _rope_piece(lane, int(dims) // 64) * 8, 8)))
         else:
             halves = (target.group_at(row, panel * 64 + lane * 16 + e, 8) for e in (0, 8))
-            m.do(store_fp8(*halves, words, at, scale))
+            m.do(warps.store_fp8(*halves, words, at, scale))
 
     _tokens(m, words, kv_cache, which, dims, low, high, n, write)

@@ -23,20 +23,24 @@ from types import SimpleNamespace
 from typing import Any
 
 from .... import problems
-from ....arch import RESERVED_SMEM, ArchSpec
+from ....arch import RESERVED_SMEM, ArchSpec, GpuSpec
 from ....problems.base import OperandSpec
-from ....tile.lang import Body, Guard, Knob, Schedule, built_for
+from ....tile.expressions import size_at
+from ....tile.lang import Body, Guard, Knob, LaunchPlan, Schedule, built_for
 from ....tile.program import TileProgram
 from . import blackwell, lone, on_m, on_n, pair
 from .common import (
     LATENT_DIM,
     blocks_of,
     goes_on,
+    head_block,
     heads_on_m,
     is_lone,
     merged_rows,
+    padded_heads,
     shares_out,
     sliced_ctas_per_sm,
+    slices_of,
     tiles_of,
     unpacked,
 )
@@ -88,7 +92,7 @@ def _structure(k: SimpleNamespace, arch: ArchSpec) -> Any:
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     schedule: Schedule = _structure(k, arch).declare(k, arch)
-    if getattr(k, "slices", 1) == 1:
+    if slices_of(k) == 1:
         return schedule
     # Registers for as many CTAs per SM as fit into shared memory. By default CuTe DSL's compiler leaves
     # registers for more CTAs, and a merge then has few loads in flight.
@@ -101,6 +105,49 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     found: dict[str, Body] = _structure(k, arch).bodies(k)
     return found
+
+
+def exists(k: SimpleNamespace, arch: ArchSpec) -> bool:
+    """Whether there is a kernel of these knobs.
+
+    On Blackwell, tiles of 128 tokens belong to a pair of CTAs with 128 heads, and there are no clusters: all
+    CTAs of a row merge. TMA gathers bf16 rows only, as threads unpack fp8 tokens. On Hopper a CTA has whole
+    rows, heads on M, or slices that CTAs send to one another asynchronously.
+    """
+    if k.heads == "any" or k.kv in OF_ANY_HEADS:
+        return bool(k.heads == "any")
+    if arch.tmem_columns:
+        if k.block or k.tile == 128:
+            on_m = is_lone(k) or (k.heads == k.tile and not k.block)
+            return bool(on_m and (k.kv, k.gather, k.cluster) == ("bf16", "gather4", 1))
+        return k.cluster == 1 and (k.gather == "cp_async" or not unpacked(k))
+    if k.tile != 64:
+        return False
+    if k.block == 64:
+        shared = k.exchange == 1 or (unpacked(k) and k.heads // k.block == k.exchange)
+        return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64 and shared
+    if k.slices == 1:
+        return (k.block, k.stages, k.exchange) == (0, 2, 1)
+    # A slice of two panels of DeepSeek-V4's tokens would have only half a word of scales.
+    fits = k.block < k.heads and (k.block or k.heads <= 32) and not (k.kv == "v4" and k.slices == 4)
+    return bool(fits and (k.exchange, k.cluster) == (1, k.slices))
+
+
+def planned(
+    k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec, splits: int, ctas: int | None, *, early: bool
+) -> LaunchPlan:
+    """The launch plan of so many splits: what follows for the extents of `scratch`, and whether CTAs wait."""
+    blocks = max(1, blocks_of(k, dims))
+    padded = size_at(padded_heads(k), dims) if k.heads == "any" else None
+    plan = LaunchPlan(ctas=ctas, splits=splits, padded_heads=padded, early=early)
+    if slices_of(k) > 1:
+        words = merged_rows(k) * (128 + head_block(k))
+        # An extent of 0 would leave the inboxes without an address.
+        return replace(plan, inbox_words=blocks * splits * words if splits > k.slices else 1)
+    if shares_out(k):
+        return replace(plan, counters=blocks)
+    together = 1 < splits <= gpu.sms // blocks if k.cluster == 1 else None
+    return replace(plan, counters=blocks * k.cluster, all_resident=together)
 
 
 def _some_tile(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -119,7 +166,7 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     if splits > most:
         return f"splits = {splits} exceeds {most}, one a tile and slice"
     k = SimpleNamespace(**knobs)
-    sliced = getattr(k, "slices", 1) > 1
+    sliced = slices_of(k) > 1
     if splits == cluster or not (sliced or shares_out(k)):
         return None
     if sliced and merged_rows(k) % (splits // cluster):
@@ -162,7 +209,7 @@ def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
 
     If CTAs share out the dims, each CTA has an inbox. Otherwise the parts are in global memory.
     """
-    if getattr(k, "slices", 1) > 1:
+    if slices_of(k) > 1:
         return (
             OperandSpec(
                 "inboxes", ("inbox_words",), "int32", "workspace", zeroed=True,

@@ -28,6 +28,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 from ....abi import TensorMap
 from ....arch import ArchSpec
@@ -41,11 +42,12 @@ from ..leaves import gather as leaf_gather
 from ..leaves import softmax as leaf_softmax
 from ..leaves.blackwell import UNIT_WORDS, V4_WORDS, V41_WORDS
 from ..leaves.gather import ROPE_AT, ROPE_WORD, TOKEN_WORDS
+from ..leaves.gather_pages import Pages
 from .common import (
     LATENT_DIM,
     RESCALE_LOG2,
     ROPE_DIM,
-    TwoScopes,
+    Scopes,
     Walk,
     goes_on,
     head_block,
@@ -55,13 +57,13 @@ from .common import (
     merge_splits,
     padded_heads,
     queries,
+    queries_of,
     rope_dims,
     rope_rows,
     start,
-    two_scopes,
     unpacked,
 )
-from .shares import TilesInTurn, TwoScopesInTurn, each_query, has_next, merge_parts, parts_of_query
+from .shares import TilesInTurn, each_query, has_next, merge_parts, parts_of_query
 from .shares import start as start_share
 
 # tcgen05 with M = 128 takes N in steps of 16, so eight heads are padded to 16.
@@ -71,8 +73,9 @@ UNIT = Size(128, "UNIT")
 UNITS = Size(LATENT_DIM // UNIT, "UNITS")
 # Copies of a query whose addresses a thread computes together if it lacks registers.
 COPIES = 8
-# The leaves that load scales and units of tokens in pages, and that write units.
-PAGE_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
+# The leaves that load scales and units of tokens, and that write units.
+TOKEN_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
+    "fp8": (leaf_sm100.load_scales, leaf_sm100.load_words, leaf_sm100.write_unit),
     "v4": (leaf_sm100.load_v4_scales, leaf_sm100.load_v4_unit, leaf_sm100.write_v4_unit),
     "v41": (leaf_sm100.load_v41_scales, leaf_sm100.load_v41_unit, leaf_sm100.write_v41_unit),
 }
@@ -255,65 +258,45 @@ def _gather_tokens(m: Recorder, walk: Walk | TilesInTurn) -> None:
     """Gather fp8 tokens. A tile waits in registers, and each written unit makes room for the next tile's.
 
     The scales are loaded first because the first unit needs them. In a CTA that goes on, a query's last tile
-    waits for the first tile of the next query.
+    waits for the first tile of the next query. The last unit of DeepSeek-V4's tokens is half fp8 values and
+    half rope dims, which are copied as they are.
     """
+    load_scales, load_unit, write_unit = TOKEN_LEAVES.get(m.k.kv, TOKEN_LEAVES["fp8"])
 
-    def load(at: int | Expr, first: int | Expr) -> None:
-        leaf_sm100.load_words(
-            m, words=walk.words, at=at, kv_cache=walk.kv_cache, first=first,
-            low=walk.now_low, high=walk.now_high, n=walk.n,
-        )  # fmt: skip
-
-    def gather() -> None:
-        for turn in range(walk.turns + 1):
-            walk.enter(turn, keep_rows=True)
-            if walk.live or _is_over(walk, turn):
-                leaf_sm100.load_scales(m, walk.coming, walk.kv_cache, walk.now_low, walk.now_high, walk.n)
-                for c in unrolled(UNITS):
-                    if walk.it > 0:
-                        kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
-                        leaf_sm100.write_unit(m, kv.kv_s, walk.words, unit=c)
-                        kv.commit()
-                    load(c * UNIT_WORDS, c * UNIT)
-                if m.c.rope:
-                    if walk.it > 0:
-                        pe = walk.pe.producer.acquire(walk.it - 1)
-                        leaf_sm100.write_unit(m, pe.pe_s, walk.words, unit=UNITS)
-                        pe.commit()
-                    load(ROPE_WORD, ROPE_AT)
-                leaf_sm100.take_scales(m, walk.words, walk.coming)
-                walk.it += 1
-
-    _at_queries(walk, gather)
-
-
-@recorded
-def _gather_pages(m: Recorder, walk: TwoScopes | TwoScopesInTurn) -> None:
-    """Gather tokens of two scopes, as `_gather_tokens` does.
-
-    The last unit of DeepSeek-V4's tokens is half fp8 values and half rope dims, which are copied as they are.
-    """
-    load_scales, load_unit, write_unit = PAGE_LEAVES[m.k.kv]
-
-    def load(leaf: Callable[..., None], *target: View | int, pages: tuple[Value, ...]) -> None:
+    def load(leaf: Callable[..., None], *target: View | Value, pages: Pages | None) -> None:
         ids = (walk.now_low, walk.now_high)
-        if walk.now_extra:
-            leaf(m, *target, walk.extra_kv_pages, *ids, *pages)
+        if not isinstance(walk, Scopes):
+            leaf(m, *target, walk.kv_cache, *ids, walk.n)
+        elif walk.now_extra:
+            leaf(m, *target, walk.extra_kv_pages, *ids, pages)
         else:
-            leaf(m, *target, walk.kv_pages, *ids, *pages)
+            leaf(m, *target, walk.kv_pages, *ids, pages)
+
+    def load_words(at: int | Expr, first: int | Expr) -> None:
+        ids = (walk.now_low, walk.now_high)
+        leaf_sm100.load_words(m, walk.words, at, walk.kv_cache, first, *ids, walk.n)
 
     def gather() -> None:
         for turn in range(walk.turns + 1):
             walk.enter(turn, keep_rows=True)
             if walk.live or _is_over(walk, turn):
-                pages = walk.pages_of_tile()
+                pages = walk.pages_of_tile() if isinstance(walk, Scopes) else None
                 load(load_scales, walk.coming, pages=pages)
-                for c in range(UNITS):
+                for c in range(UNITS) if pages else unrolled(UNITS):
                     if walk.it > 0:
                         kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
                         write_unit(m, kv.kv_s, walk.words, unit=c)
                         kv.commit()
-                    load(load_unit, walk.words, c, pages=pages)
+                    if pages:
+                        load(load_unit, walk.words, c, pages=pages)
+                    else:
+                        load_words(c * UNIT_WORDS, c * UNIT)
+                if m.c.rope:
+                    if walk.it > 0:
+                        pe = walk.pe.producer.acquire(walk.it - 1)
+                        write_unit(m, pe.pe_s, walk.words, unit=UNITS)
+                        pe.commit()
+                    load_words(ROPE_WORD, ROPE_AT)
                 leaf_sm100.take_scales(m, walk.words, walk.coming)
                 walk.it += 1
 
@@ -363,12 +346,7 @@ def _issue(m: Recorder, walk: Walk | TilesInTurn) -> None:
 def _copy_queries(walk: Walk | TilesInTurn, row: Value, use: Value) -> None:
     """Start the copies of a query's block of heads."""
     m, q = walk.m, walk.q.producer.acquire(use)
-    parts: tuple[tuple[View, Global, int], ...]
-    if m.c.rope:
-        parts = ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM))
-    else:
-        parts = ((q.q_s, walk.q_rows, LATENT_DIM),)
-    for target, q_of, width in parts:
+    for target, q_of, width in zip(q.views(), queries_of(walk), (LATENT_DIM, ROPE_DIM), strict=False):
         leaf_sm100.copy_block(
             m,
             target,
@@ -434,7 +412,7 @@ def _softmax(m: Recorder, walk: Walk | TilesInTurn) -> None:
 
     _at_queries(walk, attend)
     if isinstance(walk, TilesInTurn):
-        merge_parts(walk, "softmax", partial(_merge_heads, walk))
+        merge_parts(walk, "softmax", partial(merge_heads, walk))
 
 
 @recorded
@@ -478,11 +456,11 @@ def _leave_output(walk: Walk | TilesInTurn, begin: Value) -> None:
         write(walk.out, walk.lse, None)
     else:
         write(walk.o_partial, walk.lse_partial, walk.split)
-        merge_splits(walk, "softmax", lambda *share: _merge_heads(walk, row, *share))
+        merge_splits(walk, "softmax", lambda *share: merge_heads(walk, row, *share))
 
 
 @recorded
-def _merge_heads(walk: Walk | TilesInTurn, row: Value, share: Value, shares: Value) -> None:
+def merge_heads(walk: Any, row: Value, share: Value, shares: Value) -> None:
     """Join the parts of a query for a share of the heads. If the CTA goes on, each part has one share."""
     m = walk.m
     leaf_sm100.merge_heads(
@@ -493,7 +471,7 @@ def _merge_heads(walk: Walk | TilesInTurn, row: Value, share: Value, shares: Val
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
-    gather = _gather_pages if two_scopes(k) else _gather_tokens if unpacked(k) else _gather_rows
+    gather = _gather_tokens if unpacked(k) else _gather_rows
     return {
         START: start_share if goes_on(k) else start,
         "softmax": _softmax,

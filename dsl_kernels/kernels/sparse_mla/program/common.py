@@ -6,9 +6,11 @@ The module holds sizes, the buffers of the queries, and a CTA's walk over the ti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
+from ....arch import GpuSpec
 from ....problems import layouts
 from ....tile.channel import Channel
 from ....tile.expressions import size_at
@@ -16,6 +18,7 @@ from ....tile.frontend import Boolean, Float32, Int32, Names, State, inline, nam
 from ....tile.lang import Buffer, Size, Space
 from ....tile.text import Global, Recorder, Value, View, ceildiv, dim, maximum, minimum
 from ..leaves import gather as leaf_gather
+from ..leaves.gather_pages import PAGES, Pages, PlacedPages
 
 LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
 # The running maximum rises only when a score exceeds it by this many powers of two. Most tiles then need no
@@ -158,9 +161,24 @@ def lacks_registers(k: SimpleNamespace) -> bool:
     return goes_on(k) and not is_lone(k) and k.tile == 64 and head_block(k) == 64
 
 
+def slices_of(k: SimpleNamespace) -> int:
+    """How many CTAs share out the dims of one split."""
+    return getattr(k, "slices", 1)
+
+
 def shares_out(k: SimpleNamespace) -> bool:
     """Whether a CTA takes a share of the tiles of all queries."""
     return heads_on_m(k) or goes_on(k)
+
+
+def has_pairs(k: SimpleNamespace) -> bool:
+    """Whether a unit of a CTA's share is a pair of tiles: on Hopper, of bf16 rows with heads on M."""
+    return heads_on_m(k) and not unpacked(k)
+
+
+def units_of(k: SimpleNamespace, tiles: int) -> int:
+    """Units of a query of so many tiles."""
+    return -(-tiles // 2) if has_pairs(k) else tiles
 
 
 def head_blocks(k: SimpleNamespace) -> Any:
@@ -190,6 +208,13 @@ def sliced_ctas_per_sm(k: SimpleNamespace) -> int:
     return 2 if k.stages == 2 and head_block(k) <= 16 else 1
 
 
+def slots(k: SimpleNamespace, gpu: GpuSpec) -> int:
+    """How many CTAs of a kernel run at once. CTAs of other clusters than pairs need not."""
+    if slices_of(k) > 1:
+        return gpu.sms * sliced_ctas_per_sm(k)
+    return gpu.slots_in_clusters(2) if k.tile == 128 else gpu.sms
+
+
 def merged_rows(k: SimpleNamespace) -> int:
     """Rows of a slice of O, each of 16 dims by 8 heads. CTAs send and merge whole rows."""
     return LATENT_DIM // k.slices * head_block(k) // 128
@@ -199,6 +224,11 @@ def queries(hb: int, dims: int, rope: int) -> tuple[Buffer, ...]:
     """Buffers of a block of heads of one query. `rope` is 0 if its rope dims are among the others."""
     found = (Buffer("q_s", Space.SHARED, (hb, dims), "bfloat16", swizzle=128),)
     return (*found, *rope_rows("qpe_s", hb, rope))
+
+
+def queries_of(walk: Any) -> tuple[Global, ...]:
+    """The operands of the queries: latent and rope dims apart, or all dims in one if all are values."""
+    return (walk.q_nope, walk.q_pe) if rope_dims(walk.m.k) else (walk.q_rows,)
 
 
 def rope_rows(name: str, rows: int, rope: int, stages: int = 1) -> tuple[Buffer, ...]:
@@ -211,6 +241,12 @@ def rope_rows(name: str, rows: int, rope: int, stages: int = 1) -> tuple[Buffer,
 def tiles_of(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
     """Tiles of a query in all scopes. Each scope begins a tile of its own."""
     return sum(-(-dims.get(topk, 0) // k.tile) for topk in ("topk", "extra_topk"))
+
+
+def gathers_alone(k: SimpleNamespace, dims: Mapping[str, int]) -> bool:
+    """Whether whole bf16 rows are gathered on Hopper, and those of a query by one block of heads only."""
+    alone = slices_of(k) == 1 and not unpacked(k) and blocks_of(k, dims) == dims["t"]
+    return hasattr(k, "stages") and alone
 
 
 class Ids(State, Kernel):
@@ -309,19 +345,39 @@ class Scopes(Ids):
         self.now_extra = named(f"now_extra{suffix}", self.of_extra)
         return low, high
 
-    def pages_of_tile(self) -> tuple[Value, ...]:
-        """As `_pages`, for the tile's scope."""
-        pages = self._pages_of_tile()
-        return pages if self.m.k.kv == "v4" else (*pages, *self._places_of_tile())
+    @recorded
+    def read_scope(
+        self, row: Value, tile: Value, extra_tile: Value, near: Value, end: Value, extra_end: Value
+    ) -> None:
+        """Read the ids of a tile of a query, from the tile's scope.
+
+        Args:
+            extra_tile: the tile's number in the second scope, if `tile` is not among the first `near` tiles.
+            end, extra_end: how many ids of each scope count.
+        """
+        m, ids = self.m, (self.low, self.high)
+        self.of_extra = tile >= near
+        self.known = self.cached
+        if self.of_extra:
+            self.known = self.extra_cached
+            leaf_gather.read_ids(m, *ids, self.extra_indices, row, extra_tile, extra_end)
+        else:
+            leaf_gather.read_ids(m, *ids, self.indices, row, tile, end)
 
     @recorded
-    def _places_of_tile(self) -> tuple[Value, ...]:
-        """Where a page of the tile's scope has its parts.
-
-        Returns:
-            The bytes from a token's values to the next one's, the byte of a page where its scales begin, and
-            the bytes from a token's scales to the next one's.
-        """
+    def pages_of_tile(self) -> Pages:
+        """The pages of the tile's scope."""
+        cached: Int32 = named("now_cached", self.cached)
+        inverse: Int32 = named("now_inverse", self.page_inverse)
+        shift: Int32 = named("now_shift", self.page_shift)
+        size: Int32 = named("now_size", self.page_size)
+        if self.now_extra:
+            cached = self.extra_cached
+            inverse = self.extra_page_inverse
+            shift = self.extra_page_shift
+            size = self.extra_page_size
+        if self.m.k.kv == "v4":
+            return Pages(cached, inverse, shift, size)
         token: Int32 = named("now_token", self.token_bytes)
         begin: Int32 = named("now_scales", self.scales_at)
         each: Int32 = named("now_scale", self.scale_bytes)
@@ -329,21 +385,7 @@ class Scopes(Ids):
             token = self.extra_token_bytes
             begin = self.extra_scales_at
             each = self.extra_scale_bytes
-        return token, begin, each
-
-    @recorded
-    def _pages_of_tile(self) -> tuple[Value, ...]:
-        """For the tile's scope: how many tokens, and the inverse, the shift and the size of its pages."""
-        known: Int32 = named("now_cached", self.cached)
-        inverse: Int32 = named("now_inverse", self.page_inverse)
-        shift: Int32 = named("now_shift", self.page_shift)
-        size: Int32 = named("now_size", self.page_size)
-        if self.now_extra:
-            known = self.extra_cached
-            inverse = self.extra_page_inverse
-            shift = self.extra_page_shift
-            size = self.extra_page_size
-        return known, inverse, shift, size
+        return PlacedPages(cached, inverse, shift, size, token, begin, each)
 
 
 class Walk(Ids):
@@ -411,15 +453,9 @@ class TwoScopes(Scopes, Walk):
 
     @recorded
     def read_ids(self, turn: Value) -> None:
-        m, tile, tiles = self.m, self.split + turn * self.splits_of_row, ceildiv(self.end, self.m.k.tile)
-        ids = self.low, self.high
-        self.of_extra = tile >= tiles
-        self.known = self.cached
-        if self.of_extra:
-            self.known = self.extra_cached
-            leaf_gather.read_ids(m, *ids, self.extra_indices, self.row, tile - tiles, self.extra_end)
-        else:
-            leaf_gather.read_ids(m, *ids, self.indices, self.row, tile, self.end)
+        tile = inline(self.split + turn * self.splits_of_row)
+        near = inline(ceildiv(self.end, self.m.k.tile))
+        self.read_scope(self.row, tile, tile - near, near, self.end, self.extra_end)
 
     @recorded
     def take_all(self) -> None:
@@ -437,18 +473,10 @@ class TwoScopes(Scopes, Walk):
         return ceildiv(self.end, self.m.k.tile) + ceildiv(self.extra_end, self.m.k.tile)
 
 
-def _pages(walk: Any) -> tuple[Value, ...]:
-    """What locates a token of the first scope: the number of tokens, and the scalars of its pages."""
-    pages = walk.cached, walk.page_inverse, walk.page_shift, walk.page_size
-    return pages if walk.m.k.kv == "v4" else (*pages, walk.token_bytes, walk.scales_at, walk.scale_bytes)
-
-
-def _extra_pages(walk: Any) -> tuple[Value, ...]:
-    """As `_pages`, for the second scope."""
-    pages = walk.extra_cached, walk.extra_page_inverse, walk.extra_page_shift, walk.extra_page_size
-    if walk.m.k.kv == "v4":
-        return pages
-    return *pages, walk.extra_token_bytes, walk.extra_scales_at, walk.extra_scale_bytes
+def _pages(walk: Any, scope: str = "") -> Pages:
+    """The pages of a scope: the kernel has their fields by name."""
+    kind = PAGES[walk.m.k.kv]
+    return kind(**{each.name: getattr(walk, f"{scope}{each.name}") for each in fields(kind)})
 
 
 @recorded
@@ -462,9 +490,9 @@ def at_cache(walk: Any, use: Callable[..., None], *, ahead: bool = False) -> Non
     if not two_scopes(walk.m.k):
         use(walk.kv_cache, walk.n)
     elif walk.of_extra if ahead else walk.now_extra:
-        use(walk.extra_kv_pages, *_extra_pages(walk))
+        use(walk.extra_kv_pages, _pages(walk, "extra_"))
     else:
-        use(walk.kv_pages, *_pages(walk))
+        use(walk.kv_pages, _pages(walk))
 
 
 @recorded
@@ -474,7 +502,7 @@ def start(m: Recorder) -> Walk:
     Nothing before the ids reads what the previous kernel wrote.
     """
     walk: Walk = TwoScopes(m) if two_scopes(m.k) else Walk(m)
-    blocks, slices, splits = head_blocks(m.k), slices_of(m), walk.splits
+    blocks, slices, splits = head_blocks(m.k), slices_of(m.k), walk.splits
     walk.row = m.block(0) if one_block(m.k) else m.block(0) // blocks
     walk.head0 = 0 if one_block(m.k) else m.block(0) % blocks * m.c.head_block
     if slices > 1:
@@ -511,7 +539,7 @@ def ids_that_count(m: Recorder, lengths: Global, row: Value, topk: Value) -> Val
 def end_of_cluster(m: Recorder) -> None:
     """Arrive at the cluster's barriers: a role that does not merge must arrive too."""
     if m.k.cluster > 1:
-        if slices_of(m) == 1:
+        if slices_of(m.k) == 1:
             m.cluster_arrive()
         m.cluster_wait()
 
@@ -561,8 +589,3 @@ def merge_splits(
 def heads_of_call(m: Recorder) -> Any:
     """The heads of the call if its last block may have room for more; None if all blocks are full."""
     return Kernel(m).heads if m.k.heads == "any" else None
-
-
-def slices_of(m: Recorder) -> int:
-    """How many CTAs share out the dims of one split."""
-    return getattr(m.k, "slices", 1)

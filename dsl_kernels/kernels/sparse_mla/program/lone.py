@@ -36,17 +36,16 @@ from types import SimpleNamespace
 
 from ....arch import ArchSpec
 from ....device.torch import fragment
-from ....tile.channel import Channel
-from ....tile.frontend import Int32, Names, recorded
+from ....tile.channel import Channel, Reading
+from ....tile.frontend import Names, recorded
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ....tile.text import Global, Recorder, Rows, Value, View, dim
 from ..leaves import blackwell as leaf_sm100
-from ..leaves import lone as leaf
-from ..leaves import pair as leaf_pair
+from ..leaves import pair as leaf
 from ..leaves.pair import HALF
 from .blackwell import UNIT, UNITS, row_map
 from .common import LATENT_DIM, ROPE_DIM
-from .pair import softmax
+from .pair import issue, softmax
 from .shares import TilesInTurn, each_query, start
 
 # Queries and keys have nine panels of 64 dims: eight latent ones and the rope dims. The queries' first
@@ -173,7 +172,7 @@ class Heads(TilesInTurn, OfRows):
         """Copy a query through registers: seven panels into tensor memory, the others into shared memory."""
         m, q_t = self.m, self.qt.producer.acquire(use)
         panels = tuple(m.buffer(f"panel_{i}") for i in range(5))
-        leaf_pair.take_queries(m, *panels, self.q_nope, row, self.head0)
+        leaf.take_queries(m, *panels, self.q_nope, row, self.head0)
         for i, panel in enumerate(panels):
             fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panel, m.thread)
         leaf.take_more_queries(
@@ -184,7 +183,7 @@ class Heads(TilesInTurn, OfRows):
             fragment.write_tensor(m, getattr(q_t, f"q_t_{5 + i}"), panels[i], m.thread)
         q_t.commit()
         q_s = self.qs.producer.acquire(use)
-        leaf_pair.leave_queries(m, q_s.view(), self.latent, self.rope)
+        leaf.leave_queries(m, q_s.view(), self.latent, self.rope)
         q_s.commit()
 
     def mask(self) -> None:
@@ -229,52 +228,33 @@ def _gather(m: Recorder, walk: Heads, side: int) -> None:
 
 @recorded
 def _issue(m: Recorder, walk: Heads) -> None:
-    """Issue the products: the scores of tile i + 1 before the values of tile i, so softmax never idles."""
+    """Issue the products of each tile, panel by panel of the queries and unit by unit of the values."""
     each = UNITS // 2
 
-    def attend() -> None:
-        q_t = walk.qt.reader.wait(walk.done)
-        q_s = walk.qs.reader.wait(walk.done)
-        begin: Int32 = walk.it
-        for turn in range(walk.turns + 1):
-            walk.enter(turn)
-            late = walk.it > begin
-            before = walk.it - 1
-            if walk.live:
-                s = walk.s.producer.acquire(walk.it)
-                for panel in range(PANELS):
-                    side, c = SIDES[panel // (2 * each)], panel // 2 % each
-                    ring = m.channel(side).reader
-                    use = walk.it * each + c
-                    unit = ring.slot(use) if panel % 2 else ring.wait(use)
-                    keys = unit.view().columns(panel % 2 * PANEL, PANEL)
-                    if panel < IN_TENSOR:
-                        m.multiply(
-                            f"qk_{side}", s.view(), getattr(q_t, f"q_t_{panel}"), keys, accumulate=panel > 0
-                        )
-                    else:
-                        m.multiply("qk_last", s.view(), q_s.q_s.columns(0, PANEL), keys, accumulate=True)
-                pe = walk.pe.reader.wait(walk.it)
-                m.multiply("qk_pe", s.view(), q_s.q_s.columns(PANEL, PANEL), pe.pe_s, accumulate=True)
-                pe.release()
-                s.commit()
-                walk.it += 1
-            if turn == walk.turns:
-                q_t.release()
-                q_s.release()
-            if late and (walk.live or turn == walk.turns):
-                p = walk.p.reader.wait(before)
-                o = walk.o.producer.acquire(before)
-                for number in range(UNITS):
-                    side = SIDES[number // each]
-                    unit = m.channel(side).reader.slot(before * each + number % each)
-                    dims = o.o_t.columns(number * leaf.UNIT_COLUMNS, leaf.UNIT_COLUMNS)
-                    m.multiply(f"pv_{side}", dims, p.p_s, unit.view(), accumulate=before > begin)
-                    unit.release()
-                p.release()
-                o.commit()
+    def score(s: View, q_t: Reading, q_s: View) -> None:
+        for panel in range(PANELS):
+            side, c = SIDES[panel // (2 * each)], panel // 2 % each
+            ring = m.channel(side).reader
+            use = walk.it * each + c
+            unit = ring.slot(use) if panel % 2 else ring.wait(use)
+            keys = unit.view().columns(panel % 2 * PANEL, PANEL)
+            if panel < IN_TENSOR:
+                m.multiply(f"qk_{side}", s, getattr(q_t, f"q_t_{panel}"), keys, accumulate=panel > 0)
+            else:
+                m.multiply("qk_last", s, q_s.columns(0, PANEL), keys, accumulate=True)
+        pe = walk.pe.reader.wait(walk.it)
+        m.multiply("qk_pe", s, q_s.columns(PANEL, PANEL), pe.pe_s, accumulate=True)
+        pe.release()
 
-    each_query(m, walk, attend)
+    def weigh(o: View, p: View, use: Value, later: Value) -> None:
+        for number in range(UNITS):
+            side = SIDES[number // each]
+            unit = m.channel(side).reader.slot(use * each + number % each)
+            dims = o.columns(number * leaf.UNIT_COLUMNS, leaf.UNIT_COLUMNS)
+            m.multiply(f"pv_{side}", dims, p, unit.view(), accumulate=later)
+            unit.release()
+
+    issue(m, walk, score, weigh)
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:

@@ -17,10 +17,9 @@ from ....device.torch import fragment
 from ....tile.channel import Reading
 from ....tile.frontend import inline, recorded
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ....tile.text import Global, Recorder, Slot, Value, View, dim
+from ....tile.text import Recorder, Slot, Value, View, dim
 from ..leaves import gather as leaf_gather
-from ..leaves import gather_v4 as leaf_v4
-from ..leaves import gather_v41 as leaf_v41
+from ..leaves import gather_pages as leaf_pages
 from ..leaves import results as leaf
 from ..leaves import softmax as leaf_softmax
 from .common import (
@@ -32,6 +31,7 @@ from .common import (
     heads_of_call,
     padded_heads,
     queries,
+    queries_of,
     rope_dims,
     rope_rows,
     unpacked,
@@ -41,8 +41,8 @@ from .shares import Pairs, Tiles, Units, each_query, merge_parts, parts_of_query
 # The leaves that fetch, load and renew half a tile of fp8 tokens.
 HALF_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
     "fp8": (leaf_gather.fetch_half, leaf_gather.load_half, leaf_gather.renew_half),
-    "v4": (leaf_v4.fetch_v4_half, leaf_v4.load_v4_half, leaf_v4.renew_v4_half),
-    "v41": (leaf_v41.fetch_v41_half, leaf_v41.load_v41_half, leaf_v41.renew_v41_half),
+    "v4": (leaf_pages.fetch_v4_half, leaf_pages.load_v4_half, leaf_pages.renew_v4_half),
+    "v41": (leaf_pages.fetch_v41_half, leaf_pages.load_v41_half, leaf_pages.renew_v41_half),
 }
 # The two warpgroups that attend. Each has half of the dims of O.
 HALF = Size(LATENT_DIM // 2, "HALF")
@@ -123,10 +123,10 @@ def _wide(k: SimpleNamespace) -> Schedule:
 
     def of_side(side: _Side) -> tuple[Buffer, ...]:
         gather, each = side.of("gather"), leaf_gather.SCALE_WORD // k.exchange + 1
-        if k.kv == "v4":
-            each = leaf_v4.v4_words(leaf_v4.V4_PANELS // k.exchange, 1)
-        elif k.kv == "v41":
-            each = leaf_v41.words_of(LATENT_DIM, 1)
+        if pages := leaf_pages.PAGES.get(k.kv):
+            # V4.1's modules spell the number of dims by its name, V4's do not.
+            dims = LATENT_DIM if k.kv == "v41" else leaf_pages.LATENT_DIM
+            each = pages.words(dims, 1, k.exchange)
         doc = "half a tile; read K-major for scores, MN-major for values"
         return (
             side.rows("ckv_s", tokens, LATENT_DIM, doc, stages=k.stages),
@@ -267,12 +267,7 @@ def _paired(k: SimpleNamespace) -> Schedule:
 @recorded
 def _copy_queries(m: Recorder, walk: Units) -> None:
     q = walk.q.producer.acquire(walk.done)
-    parts: tuple[tuple[View, Global, int], ...]
-    if rope_dims(m.k):
-        parts = ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM))
-    else:
-        parts = ((q.view(), walk.q_rows, LATENT_DIM),)
-    for target, q_of, columns in parts:
+    for target, q_of, columns in zip(q.views(), queries_of(walk), (LATENT_DIM, ROPE_DIM), strict=False):
         leaf_gather.copy_query_rows(m, target, q_of, walk.row, walk.head0, columns, heads_of_call(m))
     q.commit()
 
@@ -297,14 +292,14 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
 
     def fetch() -> None:
         at_cache(
-            walk, lambda cache, *place: fetch_half(m, cache, rank, shares, ids, *place), ahead=True
+            walk, lambda cache, place: fetch_half(m, cache, rank, shares, ids, place), ahead=True
         )  # fmt: skip
 
     def gather() -> None:
         walk.next_live(ids)
         if side == 0:
             _copy_queries(m, walk)
-        at_cache(walk, lambda cache, *place: load_half(m, words, cache, rank, shares, walk.now, *place))
+        at_cache(walk, lambda cache, place: load_half(m, words, cache, rank, shares, walk.now, place))
         while walk.live:
             walk.next_live(ids)
             if shares > 1:
@@ -316,7 +311,7 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
             parts = (part, getattr(kv, f"kpe_s_{own}")) if rope_dims(m.k) else (part,)
             sent = (*parts, *(m.sender(rows, kv) for rows in parts))
             at_cache(
-                walk, lambda cache, *place: renew_half(m, words, *sent, cache, rank, shares, walk.now, *place)
+                walk, lambda cache, place: renew_half(m, words, *sent, cache, rank, shares, walk.now, place)
             )
             kv.commit()
             if shares == 1:

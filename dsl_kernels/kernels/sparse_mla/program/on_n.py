@@ -16,10 +16,9 @@ from ....arch import ArchSpec
 from ....problems import layouts
 from ....tile.frontend import Boolean, recorded
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ....tile.text import Global, Recorder, Value, View, dim
+from ....tile.text import Recorder, Value, dim
 from ..leaves import gather as leaf_gather
-from ..leaves import gather_v4 as leaf_v4
-from ..leaves import gather_v41 as leaf_v41
+from ..leaves import gather_pages as leaf_pages
 from ..leaves import results as leaf
 from ..leaves import softmax as leaf_softmax
 from .common import (
@@ -36,11 +35,11 @@ from .common import (
     merged_rows,
     padded_heads,
     queries,
+    queries_of,
     rope_dims,
     rope_rows,
     sliced_ctas_per_sm,
     start,
-    two_scopes,
     unpacked,
 )
 
@@ -50,8 +49,15 @@ MOST_STAGED, SMALL_BYTES = 4, 512
 # The leaves that load and renew a slice of tokens. These tokens are unpacked in registers.
 TOKEN_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
     "fp8": (leaf_gather.load_tokens, leaf_gather.renew_tokens),
-    "v4": (leaf_v4.load_v4_tokens, leaf_v4.renew_v4_tokens),
-    "v41": (leaf_v41.load_v41_tokens, leaf_v41.renew_v41_tokens),
+    "v4": (leaf_pages.load_v4_tokens, leaf_pages.renew_v4_tokens),
+    "v41": (leaf_pages.load_v41_tokens, leaf_pages.renew_v41_tokens),
+}
+# The leaves that stage tokens and unpack them from there.
+STAGE_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
+    "fp8": (leaf_gather.copy_tokens, leaf_gather.unpack_tokens),
+    "nope8": (leaf_gather.copy_nope8_tokens, leaf_gather.unpack_nope8_tokens),
+    "v4": (leaf_pages.copy_v4_tokens, leaf_pages.unpack_v4_tokens),
+    "v41": (leaf_pages.copy_v41_tokens, leaf_pages.unpack_v41_tokens),
 }
 SCALES = {
     "v4": (2, "a UE8M0 for each 64 values"),
@@ -179,8 +185,8 @@ def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
     for text, each in own.items():
         yield Buffer.own(text, "attend", each)
     if unpacked(k) and not _staged(k):
-        words = {"v4": leaf_v4.v4_words(dims // 64, 2), "v41": leaf_v41.words_of(dims, 2)}
-        each = words.get(k.kv, 8 + dims * 9 // 64)
+        pages = leaf_pages.PAGES.get(k.kv)
+        each = pages.words(dims, 2) if pages else 8 + dims * 9 // 64
         yield Buffer.own("words", "gather", each, "uint32", doc="tokens in flight")
 
 
@@ -231,10 +237,8 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
         walk.enter(turn, keep_rows=True)
         if walk.live:
             kv = walk.kv.producer.acquire(walk.it)
-            parts = [(kv.ckv_s, walk.ckv, m.c.dims)]
-            if m.c.rope:
-                parts.append((kv.kpe_s, walk.kpe, m.c.rope))
-            for target, rows, columns in parts:
+            parts = ((walk.ckv, m.c.dims), (walk.kpe, m.c.rope)) if m.c.rope else ((walk.ckv, m.c.dims),)
+            for target, (rows, columns) in zip(kv.views(), parts, strict=True):
                 ids = (walk.now_low, walk.now_high)
                 leaf_gather.copy_rows(m, target, rows, walk.which * columns, columns, *ids, walk.n)
             kv.commit()
@@ -254,51 +258,32 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
             tokens = (walk.which, m.c.dims, walk.now_low, walk.now_high)
             if holds:
                 kv = walk.kv.producer.acquire(walk.it)
-                rows = (kv.ckv_s, kv.kpe_s) if m.c.rope else (kv.view(),)
-                at_cache(walk, lambda cache, *place: renew(m, walk.words, *rows, cache, *tokens, *place))
+                at_cache(walk, lambda cache, place: renew(m, walk.words, *kv.views(), cache, *tokens, place))
                 kv.commit()
                 walk.it += 1
             else:
-                at_cache(walk, lambda cache, *place: load(m, walk.words, cache, *tokens, *place))
+                at_cache(walk, lambda cache, place: load(m, walk.words, cache, *tokens, place))
             holds = walk.live
     end_of_cluster(m)
 
 
 @recorded
 def _stage_tokens(m: Recorder, walk: Walk) -> None:
-    """Copy whole fp8 tokens as they are, half a tile at a time."""
+    """Copy whole tokens as they are, half a tile at a time. Tiles of pages are of one scope or the other."""
+    copy, _ = STAGE_LEAVES[m.k.kv]
     for turn in range(walk.turns):
         walk.enter(turn, keep_rows=True)
         if walk.live:
+            pages = walk.pages_of_tile() if isinstance(walk, TwoScopes) else walk.n
             for half, ids in enumerate((walk.now_low, walk.now_high)):
                 raw = walk.raw.producer.acquire(walk.it * 2 + half)
-                if m.k.kv == "nope8":
-                    leaf_gather.copy_nope8_tokens(m, raw.raw_s, raw.scale_s, walk.kv_cache, ids, walk.n)
+                target = raw.views()
+                if not isinstance(walk, TwoScopes):
+                    copy(m, *target, walk.kv_cache, ids, pages)
+                elif walk.now_extra:
+                    copy(m, *target, walk.extra_kv_pages, ids, pages)
                 else:
-                    leaf_gather.copy_tokens(
-                        m, raw.raw_s, raw.raw_pe_s, raw.scale_s, walk.kv_cache, ids, walk.n
-                    )
-                raw.commit()
-            walk.it += 1
-    end_of_cluster(m)
-
-
-@recorded
-def _stage_pages(m: Recorder, walk: TwoScopes) -> None:
-    """Copy tokens of both scopes as they are, half a tile at a time."""
-    copy = leaf_v4.copy_v4_tokens if m.k.kv == "v4" else leaf_v41.copy_v41_tokens
-    for turn in range(walk.turns):
-        walk.enter(turn, keep_rows=True)
-        if walk.live:
-            pages = walk.pages_of_tile()
-            for half, ids in enumerate((walk.now_low, walk.now_high)):
-                raw = walk.raw.producer.acquire(walk.it * 2 + half)
-                beside = (raw.raw_pe_s,) if m.k.kv == "v4" else ()
-                target = (raw.raw_s, *beside, raw.scale_s)
-                if walk.now_extra:
-                    copy(m, *target, walk.extra_kv_pages, ids, *pages)
-                else:
-                    copy(m, *target, walk.kv_pages, ids, *pages)
+                    copy(m, *target, walk.kv_pages, ids, pages)
                 raw.commit()
             walk.it += 1
     end_of_cluster(m)
@@ -307,22 +292,14 @@ def _stage_pages(m: Recorder, walk: TwoScopes) -> None:
 @recorded
 def _unpack(m: Recorder, walk: Walk) -> None:
     """Unpack whole fp8 tokens: each staged half tile to its place in the ring."""
+    _, unpack = STAGE_LEAVES[m.k.kv]
     for turn in range(walk.turns):
         walk.enter(turn)
         if walk.live:
             kv = walk.kv.producer.acquire(walk.it)
             for half in range(2):
                 raw = walk.raw.reader.wait(walk.it * 2 + half)
-                if m.k.kv == "nope8":
-                    leaf_gather.unpack_nope8_tokens(m, kv.view(), raw.raw_s, raw.scale_s, half)
-                elif m.k.kv == "v4":
-                    leaf_v4.unpack_v4_tokens(m, kv.ckv_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
-                elif m.k.kv == "v41":
-                    leaf_v41.unpack_v41_tokens(m, kv.ckv_s, raw.raw_s, raw.scale_s, half)
-                else:
-                    leaf_gather.unpack_tokens(
-                        m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half
-                    )
+                unpack(m, *kv.views(), *raw.views(), half)
                 raw.release()
             kv.commit()
             walk.it += 1
@@ -333,12 +310,8 @@ def _unpack(m: Recorder, walk: Walk) -> None:
 def _attend_tiles(m: Recorder, walk: Walk) -> None:
     """Compute both products and the softmax, tile by tile. O ends normalised, with its lse in `top`."""
     c = m.c
-    parts: tuple[tuple[View, Global, int], ...]
-    if c.rope:
-        parts = ((walk.q_s, walk.q_nope, c.dims), (walk.qpe_s, walk.q_pe, c.rope))
-    else:
-        parts = ((walk.q_s, walk.q_rows, c.dims),)
-    for target, q, columns in parts:
+    targets = (walk.q_s, walk.qpe_s) if c.rope else (walk.q_s,)
+    for target, q, columns in zip(targets, queries_of(walk), (c.dims, c.rope), strict=False):
         leaf_gather.load_queries(
             m, target, q, walk.row, walk.head0, c.head_block, walk.which * columns, columns, heads_of_call(m)
         )
@@ -462,7 +435,6 @@ def _attend_slice(m: Recorder, walk: Walk) -> None:
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
     unpack: dict[str, Body] = {"unpack": _unpack} if _staged(k) else {}
-    stage: Body = _stage_pages if two_scopes(k) else _stage_tokens
-    gather = stage if _staged(k) else _gather_tokens if unpacked(k) else _gather_rows
+    gather = _stage_tokens if _staged(k) else _gather_tokens if unpacked(k) else _gather_rows
     attend = _attend_slice if k.slices > 1 else _attend_whole
     return {START: start, "gather": gather, **unpack, "attend": attend}

@@ -42,20 +42,21 @@ of use `i` is that of `i // slots`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from ....arch import ArchSpec
 from ....device.torch import fragment
-from ....tile.channel import Channel
-from ....tile.frontend import Int32, Names, inline, named, recorded, rolled
+from ....tile.channel import Channel, Reading
+from ....tile.frontend import Int32, Names, named, recorded, rolled
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ....tile.text import Global, Recorder, Rows, Value, View, dim
 from ..leaves import blackwell as leaf_sm100
 from ..leaves import pair as leaf
 from ..leaves.pair import HALF, OWN_DIMS
-from .blackwell import row_map
+from .blackwell import merge_heads, row_map
 from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM
 from .shares import Pairs, each_query, has_next, merge_parts, parts_of_query, place_of_cta, start
 
@@ -296,10 +297,16 @@ def _gather_values(m: Recorder, walk: Sides) -> None:
 
 
 @recorded
-def _issue(m: Recorder, walk: Sides) -> None:
-    """Issue the products, in the first CTA only.
+def issue(
+    m: Recorder, walk: Any, score: Callable[[View, Reading, View], None], weigh: Callable[..., None]
+) -> None:
+    """Issue the products: the scores of tile i + 1 before the values of tile i, so softmax never idles.
 
-    The scores of tile i + 1 come before the values of tile i, so softmax never idles.
+    Args:
+        score: `score(s, q_t, q_s)` issues the scores of the current tile. It takes the accumulator and the
+            queries in tensor memory and in shared memory.
+        weigh: `weigh(o, p, use, later)` adds the values of a tile. It takes the accumulator, the weights, the
+            number of the tile, and whether the tile is not the query's first.
     """
 
     def attend() -> None:
@@ -312,19 +319,7 @@ def _issue(m: Recorder, walk: Sides) -> None:
             before = walk.it - 1
             if walk.live:
                 s = walk.s.producer.acquire(walk.it)
-                for c in range(PANELS):
-                    k = walk.k.reader.wait(walk.it * PANELS + c)
-                    if c < IN_TENSOR:
-                        m.multiply("qk_t", s.view(), getattr(q_t, f"q_t_{c}"), k.view(), accumulate=c > 0)
-                    else:
-                        m.multiply(
-                            "qk_s",
-                            s.view(),
-                            q_s.q_s.columns((c - IN_TENSOR) * PANEL, PANEL),
-                            k.view(),
-                            accumulate=True,
-                        )
-                    k.release()
+                score(s.view(), q_t, q_s.q_s)
                 s.commit()
                 walk.it += 1
             if turn == walk.turns:
@@ -333,18 +328,38 @@ def _issue(m: Recorder, walk: Sides) -> None:
             if late and (walk.live or turn == walk.turns):
                 p = walk.p.reader.wait(before)
                 o = walk.o.producer.acquire(before)
-                for side in range(2):
-                    for c in range(VALUE_UNITS // 2):
-                        v = walk.v.reader.wait(before * VALUE_UNITS + (side * 2 + c))
-                        dims = o.o_t.columns(c * VALUE_DIMS, VALUE_DIMS)
-                        later = inline(before > begin) if side == 0 else True
-                        m.multiply("pv", dims, p.p_s.columns(side * HALF, HALF), v.view(), accumulate=later)
-                        v.release()
+                weigh(o.o_t, p.p_s, before, before > begin)
                 p.release()
                 o.commit()
 
+    each_query(m, walk, attend)
+
+
+@recorded
+def _issue(m: Recorder, walk: Sides) -> None:
+    """Issue the products in the first CTA only: a panel of keys, or a unit of a side's values, at a time."""
+
+    def score(s: View, q_t: Reading, q_s: View) -> None:
+        for c in range(PANELS):
+            k = walk.k.reader.wait(walk.it * PANELS + c)
+            if c < IN_TENSOR:
+                m.multiply("qk_t", s, getattr(q_t, f"q_t_{c}"), k.view(), accumulate=c > 0)
+            else:
+                panel = q_s.columns((c - IN_TENSOR) * PANEL, PANEL)
+                m.multiply("qk_s", s, panel, k.view(), accumulate=True)
+            k.release()
+
+    def weigh(o: View, p: View, use: Value, later: Value) -> None:
+        for side in range(2):
+            for c in range(VALUE_UNITS // 2):
+                v = walk.v.reader.wait(use * VALUE_UNITS + (side * 2 + c))
+                dims = o.columns(c * VALUE_DIMS, VALUE_DIMS)
+                weights = p.columns(side * HALF, HALF)
+                m.multiply("pv", dims, weights, v.view(), accumulate=later if side == 0 else True)
+                v.release()
+
     if walk.rank == 0:
-        each_query(m, walk, attend)
+        issue(m, walk, score, weigh)
 
 
 @recorded
@@ -385,7 +400,7 @@ def softmax(m: Recorder, walk: Any) -> None:
         _leave_output(walk, begin)
 
     each_query(m, walk, attend)
-    merge_parts(walk, "softmax", partial(_merge_heads, walk))
+    merge_parts(walk, "softmax", partial(merge_heads, walk))
 
 
 @recorded
@@ -417,15 +432,6 @@ def _leave_output(walk: Any, begin: Value) -> None:
     m.meet("softmax")
     if walk.it > begin:
         last.release()
-
-
-@recorded
-def _merge_heads(walk: Any, row: Value, part: Value, parts: Value) -> None:
-    m = walk.m
-    leaf_sm100.merge_heads(
-        m, row, walk.head0, part, parts, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
-        walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse, None, parts,
-    )  # fmt: skip
 
 
 @recorded

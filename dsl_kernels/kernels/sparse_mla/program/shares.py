@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....device.torch.scalars import anew
-from ....tile.frontend import Boolean, Int32, State, inline, recorded
+from ....tile.frontend import Boolean, Int32, State, inline, named, recorded
 from ....tile.text import Expr, Recorder, Value, ceildiv, minimum
 from ..leaves import gather as leaf_gather
 from .common import (
@@ -137,66 +137,51 @@ class Tiles(Ids, Units):
         leaf_gather.read_ids(self.m, self.low, self.high, self.indices, self.row, turn, self.stop)
 
 
-@recorded
-def _stop_of_extra(walk: TilesOfTwoScopes | TwoScopesInTurn, tiles: Value) -> Value:
-    """The first id of the second scope that does not count or is past the scope's first `tiles` tiles."""
-    extra_counted: Int32 = walk.extra_topk
-    if walk.has_extra_lengths != 0:
-        extra_counted = ids_that_count(walk.m, walk.extra_topk_length, walk.row, walk.extra_topk)
-    return minimum(tiles * walk.m.k.tile, extra_counted)
-
-
-@recorded
-def _read_scope(walk: TilesOfTwoScopes | TwoScopesInTurn, tile: Value) -> None:
-    """Read the ids of a tile of the query, from the tile's scope."""
-    ids = walk.low, walk.high
-    near = inline(anew(walk.near) if lacks_registers(walk.m.k) else walk.near)
-    walk.of_extra = tile >= walk.near
-    walk.known = walk.cached
-    if walk.of_extra:
-        walk.known = walk.extra_cached
-        leaf_gather.read_ids(walk.m, *ids, walk.extra_indices, walk.row, tile - near, walk.extra_stop)
-    else:
-        leaf_gather.read_ids(walk.m, *ids, walk.indices, walk.row, tile, walk.stop)
-
-
-class TilesOfTwoScopes(Tiles):
+class OfTwoScopes(Scopes, Units):
     """Units are tiles. A query's tiles of the second scope come after those of the first.
 
     Attributes:
         near: the tiles of the first scope.
         extra_stop: as `stop`, for the second scope.
-        known: the number of tokens of the scope whose ids were read last.
-        of_extra: whether that scope is the second one.
-        now_extra: whether the rows in `now` are of the second scope.
     """
 
     near: Value
     extra_stop: Value
-    known: Int32
-    of_extra: Boolean
+
+    @recorded
+    def stop_extra_at(self, tiles: Value) -> None:
+        """Set `extra_stop`, if this CTA takes the query's first `tiles` tiles at most."""
+        self.near = ceildiv(self.topk, self.m.k.tile)
+        counted: Int32 = named("extra_counted", self.extra_topk)
+        if self.has_extra_lengths != 0:
+            counted = ids_that_count(self.m, self.extra_topk_length, self.row, self.extra_topk)
+        self.extra_stop = minimum((tiles - self.near) * self.m.k.tile, counted)
+
+    @recorded
+    def read_tile(self, tile: Value) -> None:
+        """Read the ids of a tile of the query, from the tile's scope."""
+        near = inline(anew(self.near) if lacks_registers(self.m.k) else self.near)
+        self.read_scope(self.row, tile, tile - near, self.near, self.stop, self.extra_stop)
+
+
+class TilesOfTwoScopes(OfTwoScopes, Tiles):
+    """As `Tiles`. `now_extra` says whether the rows in `now` are of the second scope."""
+
     now_extra: Boolean
 
     @recorded
     def declare(self, suffix: str = "") -> None:
         super().declare(suffix)
-        self.known = 0
-        self.of_extra = False
         self.now_extra = False
 
     @recorded
     def read_first(self) -> None:
-        self.near = ceildiv(self.topk, self.m.k.tile)
-        self.extra_stop = _stop_of_extra(self, self.turns - self.near)
+        self.stop_extra_at(self.turns)
         super().read_first()
 
     @recorded
     def read_ids(self, turn: Value) -> None:
-        _read_scope(self, turn)
-
-    @recorded
-    def vote(self) -> None:
-        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.known)
+        self.read_tile(turn)
 
     @recorded
     def keep(self, ids: Value) -> None:
@@ -239,26 +224,17 @@ class TilesInTurn(Ids, OwnTurns):
         )
 
 
-class TwoScopesInTurn(Scopes, TilesInTurn):
-    """Units are tiles. A query's tiles of the second scope come after those of the first.
-
-    Attributes:
-        near: the tiles of the first scope.
-        extra_stop: as `stop`, for the second scope.
-    """
-
-    near: Value
-    extra_stop: Value
+class TwoScopesInTurn(OfTwoScopes, TilesInTurn):
+    """As `TilesInTurn`."""
 
     @recorded
     def read_first(self) -> None:
-        self.near = ceildiv(self.topk, self.m.k.tile)
-        self.extra_stop = _stop_of_extra(self, self.first + self.turns - self.near)
+        self.stop_extra_at(self.first + self.turns)
         super().read_first()
 
     @recorded
     def read_ids(self, turn: Value) -> None:
-        _read_scope(self, self.first + turn)
+        self.read_tile(self.first + turn)
 
 
 class Pairs(OwnTurns):

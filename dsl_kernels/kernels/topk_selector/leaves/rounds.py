@@ -7,17 +7,7 @@ from ....tile.frontend import inline, named, recorded, unrolled
 from ....tile.kinds import Changes, Int32, Int64, LeafRecorder, Peers, Registers, Sets, Shared, Uint32
 from ....tile.leaf_text import by_text
 from ....tile.text import maximum, minimum, select
-from .row import (
-    BINS,
-    COARSE,
-    LAST_LANE,
-    UINT32,
-    Counter,
-    StateWord,
-    half_edge,
-    key_of,
-    shift_of,
-)
+from .row import BINS, COARSE, LAST_LANE, UINT32, Counter, StateWord, half_edge, key_of, shift_of
 
 
 @by_text

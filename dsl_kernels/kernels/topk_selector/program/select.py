@@ -348,22 +348,19 @@ def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) ->
     m.meet()
     first_page, pages = (-1, None) if m.k.sample else (s.first_page, s.pages)
     line = inline(m.word(s.state, leaf_row.StateWord.LINE) if m.k.options else s.line)
+    slots = {
+        "row": m.block(0), "k": s.k, "skip": skip, "sums": s.sums, "placed": placed, "group": m.k.group,
+        "cta_warps": m.c.cta_warps,
+    }  # fmt: skip
     leaf_list.write_ids(
-        m, s.indices, row=m.block(0), k=s.k, skip=skip, sums=s.sums, placed=placed,
-        block_table=s.block_table, line=line, page_size=s.page_size, inverse=s.inverse, pages=pages,
-        first_page=first_page, group=m.k.group, cta_warps=m.c.cta_warps,
+        m, s.indices, block_table=s.block_table, line=line, page_size=s.page_size, inverse=s.inverse,
+        pages=pages, first_page=first_page, **slots,
     )  # fmt: skip
     if m.k.options:
         if s.has_positions != 0:
-            leaf_list.write_positions(
-                m, s.positions, row=m.block(0), k=s.k, skip=skip, sums=s.sums, placed=placed, group=m.k.group,
-                cta_warps=m.c.cta_warps,
-            )  # fmt: skip
+            leaf_list.write_positions(m, s.positions, **slots)
         if s.has_values != 0:
-            leaf_list.write_values(
-                m, s.values, s.logits, row=m.block(0), k=s.k, skip=skip, sums=s.sums, placed=placed,
-                first=-shift, group=m.k.group, cta_warps=m.c.cta_warps,
-            )  # fmt: skip
+            leaf_list.write_values(m, s.values, s.logits, first=-shift, **slots)
 
 
 def bodies(knobs: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
