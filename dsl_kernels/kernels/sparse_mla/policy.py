@@ -16,6 +16,7 @@ from .program.common import (
     goes_on,
     head_block,
     heads_on_m,
+    in_terms,
     is_lone,
     merged_rows,
     padded_heads,
@@ -94,6 +95,10 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     Tiles of 128 tokens belong to a pair of CTAs with 128 heads. On Blackwell there are no clusters: all CTAs
     of a row merge.
     """
+    if in_terms(k):
+        # Tensor memory has room for the partial scores of 16 heads.
+        shape = (k.tile, k.block, k.cluster, k.gather)
+        return k.heads == 16 and k.kv == "fp8" and shape == (64, 0, 1, "cp_async")
     if k.heads == "any":
         return _useful_blocks(k, arch)
     if k.kv in OF_ANY_HEADS:
