@@ -4,26 +4,20 @@ import tilelang.language as T
 
 SOURCE = r"""
 namespace terms {
-__device__ __forceinline__ unsigned codes(const float* x) {
-  unsigned short low, high;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;" : "=h"(low) : "f"(x[0]), "f"(x[1]));
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;" : "=h"(high) : "f"(x[2]), "f"(x[3]));
-  return low | unsigned(high) << 16;
-}
-__device__ __forceinline__ void take(float* x, unsigned short pair) {
-  float low, high;
-  asm("{ .reg .b16 a, b; .reg .b32 two; cvt.rn.f16x2.e4m3x2 two, %2; mov.b32 {a, b}, two;"
-      " cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }" : "=f"(low), "=f"(high) : "h"(pair));
-  x[0] = (x[0] - low) * 16.0f;
-  x[1] = (x[1] - high) * 16.0f;
-}
-__device__ __forceinline__ void store_terms(void* first, void* second, const float* values) {
-  float rest[4] = {values[0], values[1], values[2], values[3]};
-  unsigned word = codes(rest);
-  take(rest, word);
-  take(rest + 2, word >> 16);
-  *reinterpret_cast<unsigned*>(first) = word;
-  *reinterpret_cast<unsigned*>(second) = codes(rest);
+// By way of fp16, whose 11 bits are more than two terms have. 0x4C00 is 16.
+__device__ __forceinline__ void store_terms(void* first, void* second, const float* x) {
+  asm volatile(
+      "{ .reg .b16 a, b, c, d; .reg .b32 low, high, of_low, of_high, finer, one, other; mov.b32 finer, 0x4C004C00;"
+      " cvt.rn.f16x2.f32 low, %3, %2; cvt.rn.f16x2.f32 high, %5, %4;"
+      " cvt.rn.satfinite.e4m3x2.f16x2 a, low; cvt.rn.satfinite.e4m3x2.f16x2 b, high;"
+      " cvt.rn.f16x2.e4m3x2 of_low, a; cvt.rn.f16x2.e4m3x2 of_high, b;"
+      " sub.f16x2 low, low, of_low; sub.f16x2 high, high, of_high;"
+      " mul.f16x2 low, low, finer; mul.f16x2 high, high, finer;"
+      " cvt.rn.satfinite.e4m3x2.f16x2 c, low; cvt.rn.satfinite.e4m3x2.f16x2 d, high;"
+      " mov.b32 one, {a, b}; mov.b32 other, {c, d}; st.shared.b32 [%0], one; st.shared.b32 [%1], other; }"
+      ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(first))),
+        "r"(static_cast<unsigned>(__cvta_generic_to_shared(second))), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+      : "memory");
 }
 }  // namespace terms
 """

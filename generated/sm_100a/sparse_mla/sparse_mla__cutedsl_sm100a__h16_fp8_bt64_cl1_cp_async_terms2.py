@@ -256,7 +256,7 @@ def take_scales(scales, units, lift, of_tile, thread, lane):
         above = above | (unit > units[g])
         lift[g] = units[g] * scalars.float_of(2130706432 - scalars.bits_of(unit))
         units[g] = unit
-    risen = above
+    risen = warps.any_lane(above)
     return risen
 
 
@@ -401,7 +401,7 @@ def take_maxima(top, peak, red, thread):
     join_maxima(top, red, thread)
     above = Boolean(False)
     for column in cutlass.range_constexpr(HEADS // 4):
-        above = above | (top[column] > peak[column])
+        above = above | (top[column] > peak[column] + 2.0)
     grown = warps.any_lane(above)
     return grown
 
@@ -455,7 +455,7 @@ def store_weights_in_terms(target, scores, scales, units, thread, lane):
     """Write P times the scales of each group's values as two terms. A thread's heads are side by side."""
     four = cute.make_rmem_tensor(4, Float32)
     for g in cutlass.range_constexpr(4):
-        factor = scalars.float_of(2130706432 - scalars.bits_of(units[g])) * 256.0
+        factor = scalars.float_of(2130706432 - scalars.bits_of(units[g])) * 64.0
         own_0 = scales[g] * factor
         four[0] = scores[0] * own_0
         four[1] = scores[1] * own_0
@@ -540,7 +540,7 @@ def leave_group_factors_units(stat_s, factors, thread):
     """Leave a factor of each group, times `by`, after those of the heads."""
     if thread == 0:
         for g in cutlass.range_constexpr(4):
-            stat_s[HEADS + GROUPS - 4 + g] = factors[g] * 0.00390625
+            stat_s[HEADS + GROUPS - 4 + g] = factors[g] * 0.015625
 
 
 @cute.jit
@@ -553,20 +553,45 @@ def write_terms_split(to, acc, row, split, some, held, stat_s, splits, thread):
     factors = cute.make_rmem_tensor(HEADS, Float32)
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
-    for g in cutlass.range_constexpr(4):
+    of_head_0 = to + Int64((row * splits + split) * HEADS) * 512 + thread
+    of_head_1 = to + Int64((row * splits + split) * HEADS + 1) * 512 + thread
+    of_head_2 = to + Int64((row * splits + split) * HEADS + 8) * 512 + thread
+    of_head_3 = to + Int64((row * splits + split) * HEADS + 9) * 512 + thread
+    of_head_4 = to + Int64((row * splits + split) * HEADS + 2) * 512 + thread
+    of_head_5 = to + Int64((row * splits + split) * HEADS + 3) * 512 + thread
+    of_head_6 = to + Int64((row * splits + split) * HEADS + 10) * 512 + thread
+    of_head_7 = to + Int64((row * splits + split) * HEADS + 11) * 512 + thread
+    of_head_8 = to + Int64((row * splits + split) * HEADS + 4) * 512 + thread
+    of_head_9 = to + Int64((row * splits + split) * HEADS + 5) * 512 + thread
+    of_head_10 = to + Int64((row * splits + split) * HEADS + 12) * 512 + thread
+    of_head_11 = to + Int64((row * splits + split) * HEADS + 13) * 512 + thread
+    of_head_12 = to + Int64((row * splits + split) * HEADS + 6) * 512 + thread
+    of_head_13 = to + Int64((row * splits + split) * HEADS + 7) * 512 + thread
+    of_head_14 = to + Int64((row * splits + split) * HEADS + 14) * 512 + thread
+    of_head_15 = to + Int64((row * splits + split) * HEADS + 15) * 512 + thread
+    for g in cutlass.range(4, unroll=1):
         of_group = stat_s[HEADS + g]
         if some:
             fragment_sm100.load_columns(held, acc, g * (HEADS * 2), thread)
-        d = g * 128 + thread
-        for i in cutlass.range_constexpr(HEADS):
-            of_head = to + Int64((row * splits + split) * HEADS + (i % 4 // 2 * 8 + i // 4 * 2 + i % 2)) * 512
-            both = held[i] + held[HEADS + i] * 0.0625
-            if i % 4 // 2 * 8 + i // 4 * 2 + i % 2 < HEADS:
-                of_head[d] = (
-                    cutlass.select_(some, both, 0.0) * (
-                        factors[i % 4 // 2 * 8 + i // 4 * 2 + i % 2] * of_group
-                    )
-                ).to(Float32)
+        else:
+            for i in cutlass.range_constexpr(HEADS * 2):
+                held[i] = Float32(0.0)
+        of_head_0[g * 128] = ((held[0] + held[HEADS] * 0.0625) * (factors[0] * of_group)).to(Float32)
+        of_head_1[g * 128] = ((held[1] + held[HEADS + 1] * 0.0625) * (factors[1] * of_group)).to(Float32)
+        of_head_2[g * 128] = ((held[2] + held[HEADS + 2] * 0.0625) * (factors[8] * of_group)).to(Float32)
+        of_head_3[g * 128] = ((held[3] + held[HEADS + 3] * 0.0625) * (factors[9] * of_group)).to(Float32)
+        of_head_4[g * 128] = ((held[4] + held[HEADS + 4] * 0.0625) * (factors[2] * of_group)).to(Float32)
+        of_head_5[g * 128] = ((held[5] + held[HEADS + 5] * 0.0625) * (factors[3] * of_group)).to(Float32)
+        of_head_6[g * 128] = ((held[6] + held[HEADS + 6] * 0.0625) * (factors[10] * of_group)).to(Float32)
+        of_head_7[g * 128] = ((held[7] + held[HEADS + 7] * 0.0625) * (factors[11] * of_group)).to(Float32)
+        of_head_8[g * 128] = ((held[8] + held[HEADS + 8] * 0.0625) * (factors[4] * of_group)).to(Float32)
+        of_head_9[g * 128] = ((held[9] + held[HEADS + 9] * 0.0625) * (factors[5] * of_group)).to(Float32)
+        of_head_10[g * 128] = ((held[10] + held[HEADS + 10] * 0.0625) * (factors[12] * of_group)).to(Float32)
+        of_head_11[g * 128] = ((held[11] + held[HEADS + 11] * 0.0625) * (factors[13] * of_group)).to(Float32)
+        of_head_12[g * 128] = ((held[12] + held[HEADS + 12] * 0.0625) * (factors[6] * of_group)).to(Float32)
+        of_head_13[g * 128] = ((held[13] + held[HEADS + 13] * 0.0625) * (factors[7] * of_group)).to(Float32)
+        of_head_14[g * 128] = ((held[14] + held[HEADS + 14] * 0.0625) * (factors[14] * of_group)).to(Float32)
+        of_head_15[g * 128] = ((held[15] + held[HEADS + 15] * 0.0625) * (factors[15] * of_group)).to(Float32)
 
 
 @cute.jit
@@ -601,20 +626,75 @@ def write_terms(to, to_stride_0, to_stride_1, acc, row, some, held, stat_s, thre
     factors = cute.make_rmem_tensor(HEADS, Float32)
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
-    for g in cutlass.range_constexpr(4):
+    of_head_0 = to + Int64(row) * to_stride_0 + Int64(0) * to_stride_1 + thread
+    of_head_1 = to + Int64(row) * to_stride_0 + Int64(1) * to_stride_1 + thread
+    of_head_2 = to + Int64(row) * to_stride_0 + Int64(8) * to_stride_1 + thread
+    of_head_3 = to + Int64(row) * to_stride_0 + Int64(9) * to_stride_1 + thread
+    of_head_4 = to + Int64(row) * to_stride_0 + Int64(2) * to_stride_1 + thread
+    of_head_5 = to + Int64(row) * to_stride_0 + Int64(3) * to_stride_1 + thread
+    of_head_6 = to + Int64(row) * to_stride_0 + Int64(10) * to_stride_1 + thread
+    of_head_7 = to + Int64(row) * to_stride_0 + Int64(11) * to_stride_1 + thread
+    of_head_8 = to + Int64(row) * to_stride_0 + Int64(4) * to_stride_1 + thread
+    of_head_9 = to + Int64(row) * to_stride_0 + Int64(5) * to_stride_1 + thread
+    of_head_10 = to + Int64(row) * to_stride_0 + Int64(12) * to_stride_1 + thread
+    of_head_11 = to + Int64(row) * to_stride_0 + Int64(13) * to_stride_1 + thread
+    of_head_12 = to + Int64(row) * to_stride_0 + Int64(6) * to_stride_1 + thread
+    of_head_13 = to + Int64(row) * to_stride_0 + Int64(7) * to_stride_1 + thread
+    of_head_14 = to + Int64(row) * to_stride_0 + Int64(14) * to_stride_1 + thread
+    of_head_15 = to + Int64(row) * to_stride_0 + Int64(15) * to_stride_1 + thread
+    for g in cutlass.range(4, unroll=1):
         of_group = stat_s[HEADS + g]
         if some:
             fragment_sm100.load_columns(held, acc, g * (HEADS * 2), thread)
-        d = g * 128 + thread
-        for i in cutlass.range_constexpr(HEADS):
-            of_head = to + Int64(row) * to_stride_0 + Int64(i % 4 // 2 * 8 + i // 4 * 2 + i % 2) * to_stride_1
-            both = held[i] + held[HEADS + i] * 0.0625
-            if i % 4 // 2 * 8 + i // 4 * 2 + i % 2 < HEADS:
-                of_head[d] = (
-                    cutlass.select_(some, both, 0.0) * (
-                        factors[i % 4 // 2 * 8 + i // 4 * 2 + i % 2] * of_group
-                    )
-                ).to(cutlass.BFloat16)
+        else:
+            for i in cutlass.range_constexpr(HEADS * 2):
+                held[i] = Float32(0.0)
+        of_head_0[g * 128] = ((held[0] + held[HEADS] * 0.0625) * (factors[0] * of_group)).to(cutlass.BFloat16)
+        of_head_1[g * 128] = ((held[1] + held[HEADS + 1] * 0.0625) * (factors[1] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_2[g * 128] = ((held[2] + held[HEADS + 2] * 0.0625) * (factors[8] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_3[g * 128] = ((held[3] + held[HEADS + 3] * 0.0625) * (factors[9] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_4[g * 128] = ((held[4] + held[HEADS + 4] * 0.0625) * (factors[2] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_5[g * 128] = ((held[5] + held[HEADS + 5] * 0.0625) * (factors[3] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_6[g * 128] = ((held[6] + held[HEADS + 6] * 0.0625) * (factors[10] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_7[g * 128] = ((held[7] + held[HEADS + 7] * 0.0625) * (factors[11] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_8[g * 128] = ((held[8] + held[HEADS + 8] * 0.0625) * (factors[4] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_9[g * 128] = ((held[9] + held[HEADS + 9] * 0.0625) * (factors[5] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_10[g * 128] = ((held[10] + held[HEADS + 10] * 0.0625) * (factors[12] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_11[g * 128] = ((held[11] + held[HEADS + 11] * 0.0625) * (factors[13] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_12[g * 128] = ((held[12] + held[HEADS + 12] * 0.0625) * (factors[6] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_13[g * 128] = ((held[13] + held[HEADS + 13] * 0.0625) * (factors[7] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_14[g * 128] = ((held[14] + held[HEADS + 14] * 0.0625) * (factors[14] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_15[g * 128] = ((held[15] + held[HEADS + 15] * 0.0625) * (factors[15] * of_group)).to(
+            cutlass.BFloat16
+        )
 
 
 @cute.jit

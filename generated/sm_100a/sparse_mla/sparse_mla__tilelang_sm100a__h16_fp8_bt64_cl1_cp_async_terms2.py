@@ -201,7 +201,7 @@ def take_scales(risen: T.Ref, scales, units, lift, of_tile, of_tile_slot, thread
         above = above | (unit > units[g])
         lift[g] = units[g] * scalars.float_of(T.uint32(2130706432) - scalars.bits_of(unit))
         units[g] = unit
-    risen = above
+    risen = warps.any_lane(above)
 
 
 @T.macro
@@ -355,7 +355,7 @@ def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
     join_maxima(top, red, red_slot, thread)
     above = T.alloc_var("bool", init=False)
     for column in T.unroll(HEADS // 4):
-        above = above | (top[column] > peak[column])
+        above = above | (top[column] > peak[column] + 2.0)
     grown = warps.any_lane(above)
 
 
@@ -413,7 +413,7 @@ def store_weights_in_terms(target, target_slot, scores, scales, units, thread, l
     """Write P times the scales of each group's values as two terms. A thread's heads are side by side."""
     four = T.alloc_local((4,), "float32")
     for g in T.unroll(4):
-        factor = scalars.float_of(T.uint32(2130706432) - scalars.bits_of(units[g])) * 256.0
+        factor = scalars.float_of(T.uint32(2130706432) - scalars.bits_of(units[g])) * 64.0
         own_0 = scales[g] * factor
         four[0] = scores[0] * own_0
         four[1] = scores[1] * own_0
@@ -502,7 +502,7 @@ def leave_group_factors_units(stat_s, factors, thread):
     """Leave a factor of each group, times `by`, after those of the heads."""
     if thread == 0:
         for g in T.unroll(4):
-            stat_s[HEADS + GROUPS - 4 + g] = factors[g] * 0.00390625
+            stat_s[HEADS + GROUPS - 4 + g] = factors[g] * 0.015625
 
 
 @T.macro
@@ -516,27 +516,61 @@ def write_terms_split(to, acc, acc_slot, row, split, some, held, stat_s, thread)
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
-    for g in T.unroll(4):
+    for g in T.unroll(0, 4, 1, unroll_factor=1):
         of_group = stat_s[HEADS + g]
         if some:
             fragment.load_columns(held, acc, acc_slot, g * (HEADS * 2), thread)
-        d = g * 128 + thread
-        for i in T.unroll(HEADS):
-            both = held[i] + held[HEADS + i] * 0.0625
-            if T.truncdiv(T.truncmod(i, 4), 2) * 8 + T.truncdiv(i, 4) * 2 + T.truncmod(i, 2) < HEADS:
-                to[
-                    row, split, T.truncdiv(T.truncmod(i, 4), 2) * 8 + T.truncdiv(i, 4) * 2 + T.truncmod(i, 2),
-                    d
-                ] = T.cast(
-                    (
-                        T.if_then_else(some, both, 0.0) * (
-                            factors[
-                                T.truncdiv(T.truncmod(i, 4), 2) * 8 + T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)
-                            ] * of_group
-                        )
-                    ),
-                    "float32"
-                )
+        else:
+            for i in T.unroll(HEADS * 2):
+                held[i] = 0.0
+        to[row, split, 0, thread + g * 128] = T.cast(
+            ((held[0] + held[HEADS] * 0.0625) * (factors[0] * of_group)), "float32"
+        )
+        to[row, split, 1, thread + g * 128] = T.cast(
+            ((held[1] + held[HEADS + 1] * 0.0625) * (factors[1] * of_group)), "float32"
+        )
+        to[row, split, 8, thread + g * 128] = T.cast(
+            ((held[2] + held[HEADS + 2] * 0.0625) * (factors[8] * of_group)), "float32"
+        )
+        to[row, split, 9, thread + g * 128] = T.cast(
+            ((held[3] + held[HEADS + 3] * 0.0625) * (factors[9] * of_group)), "float32"
+        )
+        to[row, split, 2, thread + g * 128] = T.cast(
+            ((held[4] + held[HEADS + 4] * 0.0625) * (factors[2] * of_group)), "float32"
+        )
+        to[row, split, 3, thread + g * 128] = T.cast(
+            ((held[5] + held[HEADS + 5] * 0.0625) * (factors[3] * of_group)), "float32"
+        )
+        to[row, split, 10, thread + g * 128] = T.cast(
+            ((held[6] + held[HEADS + 6] * 0.0625) * (factors[10] * of_group)), "float32"
+        )
+        to[row, split, 11, thread + g * 128] = T.cast(
+            ((held[7] + held[HEADS + 7] * 0.0625) * (factors[11] * of_group)), "float32"
+        )
+        to[row, split, 4, thread + g * 128] = T.cast(
+            ((held[8] + held[HEADS + 8] * 0.0625) * (factors[4] * of_group)), "float32"
+        )
+        to[row, split, 5, thread + g * 128] = T.cast(
+            ((held[9] + held[HEADS + 9] * 0.0625) * (factors[5] * of_group)), "float32"
+        )
+        to[row, split, 12, thread + g * 128] = T.cast(
+            ((held[10] + held[HEADS + 10] * 0.0625) * (factors[12] * of_group)), "float32"
+        )
+        to[row, split, 13, thread + g * 128] = T.cast(
+            ((held[11] + held[HEADS + 11] * 0.0625) * (factors[13] * of_group)), "float32"
+        )
+        to[row, split, 6, thread + g * 128] = T.cast(
+            ((held[12] + held[HEADS + 12] * 0.0625) * (factors[6] * of_group)), "float32"
+        )
+        to[row, split, 7, thread + g * 128] = T.cast(
+            ((held[13] + held[HEADS + 13] * 0.0625) * (factors[7] * of_group)), "float32"
+        )
+        to[row, split, 14, thread + g * 128] = T.cast(
+            ((held[14] + held[HEADS + 14] * 0.0625) * (factors[14] * of_group)), "float32"
+        )
+        to[row, split, 15, thread + g * 128] = T.cast(
+            ((held[15] + held[HEADS + 15] * 0.0625) * (factors[15] * of_group)), "float32"
+        )
 
 
 @T.macro
@@ -573,26 +607,61 @@ def write_terms(to, acc, acc_slot, row, some, held, stat_s, thread):
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
-    for g in T.unroll(4):
+    for g in T.unroll(0, 4, 1, unroll_factor=1):
         of_group = stat_s[HEADS + g]
         if some:
             fragment.load_columns(held, acc, acc_slot, g * (HEADS * 2), thread)
-        d = g * 128 + thread
-        for i in T.unroll(HEADS):
-            both = held[i] + held[HEADS + i] * 0.0625
-            if T.truncdiv(T.truncmod(i, 4), 2) * 8 + T.truncdiv(i, 4) * 2 + T.truncmod(i, 2) < HEADS:
-                to[
-                    row, T.truncdiv(T.truncmod(i, 4), 2) * 8 + T.truncdiv(i, 4) * 2 + T.truncmod(i, 2), d
-                ] = T.cast(
-                    (
-                        T.if_then_else(some, both, 0.0) * (
-                            factors[
-                                T.truncdiv(T.truncmod(i, 4), 2) * 8 + T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)
-                            ] * of_group
-                        )
-                    ),
-                    "bfloat16"
-                )
+        else:
+            for i in T.unroll(HEADS * 2):
+                held[i] = 0.0
+        to[row, 0, thread + g * 128] = T.cast(
+            ((held[0] + held[HEADS] * 0.0625) * (factors[0] * of_group)), "bfloat16"
+        )
+        to[row, 1, thread + g * 128] = T.cast(
+            ((held[1] + held[HEADS + 1] * 0.0625) * (factors[1] * of_group)), "bfloat16"
+        )
+        to[row, 8, thread + g * 128] = T.cast(
+            ((held[2] + held[HEADS + 2] * 0.0625) * (factors[8] * of_group)), "bfloat16"
+        )
+        to[row, 9, thread + g * 128] = T.cast(
+            ((held[3] + held[HEADS + 3] * 0.0625) * (factors[9] * of_group)), "bfloat16"
+        )
+        to[row, 2, thread + g * 128] = T.cast(
+            ((held[4] + held[HEADS + 4] * 0.0625) * (factors[2] * of_group)), "bfloat16"
+        )
+        to[row, 3, thread + g * 128] = T.cast(
+            ((held[5] + held[HEADS + 5] * 0.0625) * (factors[3] * of_group)), "bfloat16"
+        )
+        to[row, 10, thread + g * 128] = T.cast(
+            ((held[6] + held[HEADS + 6] * 0.0625) * (factors[10] * of_group)), "bfloat16"
+        )
+        to[row, 11, thread + g * 128] = T.cast(
+            ((held[7] + held[HEADS + 7] * 0.0625) * (factors[11] * of_group)), "bfloat16"
+        )
+        to[row, 4, thread + g * 128] = T.cast(
+            ((held[8] + held[HEADS + 8] * 0.0625) * (factors[4] * of_group)), "bfloat16"
+        )
+        to[row, 5, thread + g * 128] = T.cast(
+            ((held[9] + held[HEADS + 9] * 0.0625) * (factors[5] * of_group)), "bfloat16"
+        )
+        to[row, 12, thread + g * 128] = T.cast(
+            ((held[10] + held[HEADS + 10] * 0.0625) * (factors[12] * of_group)), "bfloat16"
+        )
+        to[row, 13, thread + g * 128] = T.cast(
+            ((held[11] + held[HEADS + 11] * 0.0625) * (factors[13] * of_group)), "bfloat16"
+        )
+        to[row, 6, thread + g * 128] = T.cast(
+            ((held[12] + held[HEADS + 12] * 0.0625) * (factors[6] * of_group)), "bfloat16"
+        )
+        to[row, 7, thread + g * 128] = T.cast(
+            ((held[13] + held[HEADS + 13] * 0.0625) * (factors[7] * of_group)), "bfloat16"
+        )
+        to[row, 14, thread + g * 128] = T.cast(
+            ((held[14] + held[HEADS + 14] * 0.0625) * (factors[14] * of_group)), "bfloat16"
+        )
+        to[row, 15, thread + g * 128] = T.cast(
+            ((held[15] + held[HEADS + 15] * 0.0625) * (factors[15] * of_group)), "bfloat16"
+        )
 
 
 @T.macro

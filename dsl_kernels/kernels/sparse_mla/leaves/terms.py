@@ -16,7 +16,7 @@ from ....device.torch.floats import max_of_lanes
 from ....device.torch.fragment import load_columns, store_columns
 from ....device.torch.scalars import bits_of, float_of, half_of
 from ....device.torch.terms import FINER, store_terms
-from ....device.torch.warps import copy16, load_vector, store_vector, warp_most
+from ....device.torch.warps import any_lane, copy16, load_vector, store_vector, warp_most
 from ....problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
 from ....tile.counting import moves
 from ....tile.frontend import inline, named, recorded, rolled, unrolled
@@ -46,6 +46,10 @@ LEAST = 2.0**-100
 """The least unit, so that its inverse is a number."""
 LARGEST = 256.0
 """The greatest power of two that e4m3 holds."""
+RISE = 2
+"""By how many powers of two a maximum may exceed its reference. A weight is at most 2^RISE."""
+LARGEST_WEIGHT = LARGEST / 2**RISE
+"""What a weight of 1 becomes."""
 
 
 def _unit(bits):
@@ -146,7 +150,7 @@ def take_scales(
         above |= unit > units[g]
         lift[g] = units[g] * _inverse(unit)
         units[g] = unit
-    risen = above
+    risen = any_lane(above)
 
 
 @by_text
@@ -174,7 +178,7 @@ def store_weights_in_terms(
     heads = inline(scores.size * 2)
     row, four = m.thread // WARP * 16 + m.lane // 4, m.local("four", 4, "float32")
     for g in unrolled(GROUPS):
-        factor = named("factor", _inverse(units[g]) * LARGEST)
+        factor = named("factor", _inverse(units[g]) * LARGEST_WEIGHT)
         for r in range(2):
             own = named(f"own_{r}", scales[r * GROUPS + g] * factor)
             for v in range(4):
@@ -235,18 +239,22 @@ def write_terms(
     """
     heads = inline(held.size // 2)
     factors = _load_factors(m, stat_s, heads)
-    for g in unrolled(GROUPS):
+    rows = []
+    for i in range(heads):
+        own = head0 + _head(i)
+        if split is None:
+            rows.append(to.row(f"of_head_{i}", (row, own), first=m.thread))
+        else:
+            rows.append(to.row(f"of_head_{i}", (row, split, own), (splits, padded, LATENT_DIM), m.thread))
+    for g in rolled(GROUPS):
         of_group = stat_s[heads + g]
         if some:
             m.do(load_columns(held, acc, g * held.size, m.thread))
-        d = g * GROUP + m.thread
-        for i in unrolled(heads):
-            head = inline(_head(i))
-            if split is None:
-                of_head = to.row("of_head", (row, head0 + head))
-            else:
-                of_head = to.row("of_head", (row, split, head0 + head), (splits, padded, LATENT_DIM))
-            both = named("both", held[i] + held[heads + i] * (1 / FINER))
-            value = inline((select(some, both, 0.0) * (factors[head] * of_group)).to(to.dtype))
-            if head < head_block:
-                of_head[d] = value
+        else:
+            for i in unrolled(held.size):
+                held[i] = 0.0
+        for i in range(heads):
+            both = inline(held[i] + held[heads + i] * (1 / FINER))
+            value = inline((both * (factors[_head(i)] * of_group)).to(to.dtype))
+            if _head(i) < head_block:
+                rows[i][g * GROUP] = value

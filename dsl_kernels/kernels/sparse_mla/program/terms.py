@@ -221,7 +221,7 @@ def _softmax(m: Recorder, walk: TilesInTurn) -> None:
                 )
                 leaf_softmax.leave_maxima(m, maxima, walk.scores)
                 m.meet("softmax")
-                leaf_sm100.take_maxima(m, grown, walk.top, walk.peak, red=maxima, rise=0)
+                leaf_sm100.take_maxima(m, grown, walk.top, walk.peak, red=maxima, rise=leaf.RISE)
                 grown = grown | risen
                 if grown:
                     leaf_sm100.raise_reference(m, walk.peak, walk.top, walk.sums, walk.stat_s)
@@ -264,7 +264,7 @@ def _leave_output(walk: TilesInTurn, begin: Value) -> None:
             m, totals, lses, row, walk.head0, split, walk.top, walk.peak, walk.stat_s, walk.attn_sink,
             padded_heads(m.k), m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse, None,
         )  # fmt: skip
-        leaf.leave_group_factors(m, walk.stat_s, walk.units, 1 / leaf.LARGEST)
+        leaf.leave_group_factors(m, walk.stat_s, walk.units, 1 / leaf.LARGEST_WEIGHT)
         m.meet("softmax")
         leaf.write_terms(
             m, to, last.o_t, row, walk.head0, split, walk.it > begin, walk.held, walk.stat_s,
