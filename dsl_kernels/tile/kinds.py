@@ -13,8 +13,8 @@ from .leaf_text import Array, LeafRecorder
 from .text import Changes, Sets, Writes
 
 __all__ = [
-    "BFloat16", "Boolean", "Changes", "Float8", "Float16", "Float32", "Global", "Int32", "Int64", "LeafRecorder",
-    "Peers", "Registers", "Sender", "Sets", "Shared", "Tensor", "Uint8", "Uint32", "Writes",
+    "BFloat16", "Boolean", "Changes", "Float8", "Float16", "Float32", "Global", "Int32", "Int64",
+    "LeafRecorder", "Peers", "Registers", "Sender", "Sets", "Shared", "Tensor", "Uint8", "Uint32", "Writes",
 ]  # fmt: skip
 
 BFloat16 = Annotated[Any, Kept("bfloat16")]

@@ -29,7 +29,8 @@ def _store_terms(threads: Threads, first: Place, second: Place, registers: torch
 
 
 store_terms = Function("store_terms", "int32", _store_terms, joint=True)
-"""Store four registers from `at` on as two e4m3 terms each, rounded to nearest, at two addresses in shared memory.
+"""Store four registers from `at` on as two e4m3 terms each, at two addresses in shared memory.
 
-The sum of the first and a sixteenth of the second is the number. Numbers beyond 448 are saturated.
+The sum of the first and a sixteenth of the second is the number, to about 8 bits. Numbers beyond 448 are
+saturated.
 """

@@ -545,8 +545,7 @@ def leave_group_factors_units(stat_s, factors, thread):
 
 @cute.jit
 def write_terms_split(to, acc, row, split, some, held, stat_s, splits, thread):
-    """Write O^T of both terms times each head's factor and each group's, into the row or a split's part of
-    it.
+    """Write O^T of both terms times each head's factor and each group's, into the row or a split's part.
 
     Without `some` live tile it writes zeros.
     """
@@ -618,8 +617,7 @@ def finish_columns(red, lses, lses_stride_0, row, top, peak, stat_s, attn_sink, 
 
 @cute.jit
 def write_terms(to, to_stride_0, to_stride_1, acc, row, some, held, stat_s, thread):
-    """Write O^T of both terms times each head's factor and each group's, into the row or a split's part of
-    it.
+    """Write O^T of both terms times each head's factor and each group's, into the row or a split's part.
 
     Without `some` live tile it writes zeros.
     """

@@ -507,8 +507,7 @@ def leave_group_factors_units(stat_s, factors, thread):
 
 @T.macro
 def write_terms_split(to, acc, acc_slot, row, split, some, held, stat_s, thread):
-    """Write O^T of both terms times each head's factor and each group's, into the row or a split's part of
-    it.
+    """Write O^T of both terms times each head's factor and each group's, into the row or a split's part.
 
     Without `some` live tile it writes zeros.
     """
@@ -598,8 +597,7 @@ def finish_columns(red, red_slot, lses, row, top, peak, stat_s, attn_sink, lse_s
 
 @T.macro
 def write_terms(to, acc, acc_slot, row, some, held, stat_s, thread):
-    """Write O^T of both terms times each head's factor and each group's, into the row or a split's part of
-    it.
+    """Write O^T of both terms times each head's factor and each group's, into the row or a split's part.
 
     Without `some` live tile it writes zeros.
     """

@@ -36,7 +36,7 @@ from ....tile.kinds import (
     Writes,
 )
 from ....tile.leaf_text import WARP, by_text
-from ....tile.text import maximum, select
+from ....tile.text import maximum
 from .gather import ROPE_AT, SCALES_AT, THREADS, TILE, cache_row
 from .softmax import column_head
 
@@ -193,7 +193,9 @@ def _head(column):
 
 
 @by_text
-def leave_group_factors(m: LeafRecorder, stat_s: Shared[Float32], factors: Registers[Float32], by: float) -> None:
+def leave_group_factors(
+    m: LeafRecorder, stat_s: Shared[Float32], factors: Registers[Float32], by: float
+) -> None:
     """Leave a factor of each group, times `by`, after those of the heads."""
     if m.thread == 0:
         for g in unrolled(GROUPS):
@@ -233,7 +235,7 @@ def write_terms(
     split: Int32 | None, some: Boolean, held: Registers[Float32], stat_s: Shared[Float32],
     padded: int | Int32, head_block: int, splits: Int32,
 ) -> None:  # fmt: skip
-    """Write O^T of both terms times each head's factor and each group's, into the row or a split's part of it.
+    """Write O^T of both terms times each head's factor and each group's, into the row or a split's part.
 
     Without `some` live tile it writes zeros.
     """
@@ -241,7 +243,7 @@ def write_terms(
     factors = _load_factors(m, stat_s, heads)
     rows = []
     for i in range(heads):
-        own = head0 + _head(i)
+        own = inline(head0 + _head(i))
         if split is None:
             rows.append(to.row(f"of_head_{i}", (row, own), first=m.thread))
         else:

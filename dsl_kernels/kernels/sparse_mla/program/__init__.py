@@ -11,8 +11,8 @@ With 64 heads on M the products are transposed. A CTA then takes consecutive til
 several.
 
 Each structure has a module with its schedules and the bodies of its roles: `blackwell`, `lone`, `pair`,
-`terms`, `on_n`, `on_m`. The bodies' walks over tiles are in `common` and `shares`. This module has the knobs and what
-they need of a call.
+`terms`, `on_n`, `on_m`. The bodies' walks over tiles are in `common` and `shares`. This module has the knobs
+and what they need of a call.
 """
 
 from __future__ import annotations

@@ -2,17 +2,18 @@
 
     S^T[tokens, 2 heads] = K Q^T for each group of 128 dims,   O^T[group, 2 heads] += V^T P^T
 
-The products of keys and values are `kind::f8f6f4`. Of e4m3, queries and P are two terms each, side by side on
-N; the scales of a token are applied to four partial scores and to four sets of P. The rope dims are bf16. How
-good that is says docs/clock.md: O must be relative to the maximum of all tiles so far, so it is rescaled
-whenever a head's maximum rises.
+Products of keys and of values are `kind::f8f6f4`. Queries and P are two e4m3 terms each, side by side on N.
+The scales of a token are applied to four partial scores and to four sets of P. The rope dims are bf16.
+
+A P far below its maximum has few bits in e4m3, so O lags by no more than `RISE` powers of two: docs/clock.md
+has the errors on 13 distributions.
 
 A CTA takes a share of the tiles of all queries, as `blackwell` describes it, and its rings go on likewise:
 
 | ring | filled by | read by | full counts | empty counts |
 |---|---|---|---|---|
 | q | softmax: threads | mma | 4, a warp each | commit, after the query's last scores |
-| kv | producer: cp.async | mma, softmax | 128, a thread each | commit, after the values; 4, after the scales |
+| kv | producer: cp.async | mma, softmax | 128 | commit, after the values; 4, after the scales |
 | s | mma | softmax | commit | 4 |
 | p | softmax | mma | 4 | commit; gives back o |
 | o | mma | softmax | commit | - (full of p) |
@@ -21,7 +22,7 @@ A CTA takes a share of the tiles of all queries, as `blackwell` describes it, an
 from __future__ import annotations
 
 import math
-from functools import partial as given
+from functools import partial
 from types import SimpleNamespace
 
 from ....arch import ArchSpec
@@ -244,12 +245,15 @@ def _softmax(m: Recorder, walk: TilesInTurn) -> None:
         _leave_output(walk, begin)
 
     each_query(m, walk, attend)
-    merge_parts(walk, "softmax", given(_merge_heads, walk))
+    merge_parts(walk, "softmax", partial(_merge_heads, walk))
 
 
 @recorded
 def _leave_output(walk: TilesInTurn, begin: Value) -> None:
-    """Normalise O and write it with its lse, as the result or as a split's part; first the next query's terms."""
+    """Normalise O and write it with its lse, as the result or as a split's part.
+
+    The next query's terms are written first.
+    """
     m, row = walk.m, walk.row
     if has_next(walk):
         _split_queries(walk, row + 1, walk.done + 1)
