@@ -21,9 +21,9 @@ FINER = 16
 
 def _store_terms(threads: Threads, first: Place, second: Place, registers: torch.Tensor, at: int) -> None:
     # By way of fp16, whose 11 bits are more than two terms have.
-    values = registers[:, at : at + 4].clamp(-448, 448).half()
+    values = registers[:, at : at + 4].half()
     for place in (first, second):
-        term = values.to(torch.float8_e4m3fn)
+        term = values.clamp(-448, 448).to(torch.float8_e4m3fn)
         _put(threads, place, term)
         values = (values - term.half()) * FINER
 
@@ -31,6 +31,5 @@ def _store_terms(threads: Threads, first: Place, second: Place, registers: torch
 store_terms = Function("store_terms", "int32", _store_terms, joint=True)
 """Store four registers from `at` on as two e4m3 terms each, at two addresses in shared memory.
 
-The sum of the first and a sixteenth of the second is the number, to about 8 bits. Numbers beyond 448 are
-saturated.
+The sum of the first and a sixteenth of the second is the number, to about 8 bits. Both are saturated.
 """
