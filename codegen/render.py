@@ -270,12 +270,19 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
     said = names_in_python(start) | names_in_python(end) | {p.name for role in roles for p in role.parameters}
     stores = [copy for s in statements if isinstance(s, Store) for copy in s.copies]
     copied = [s.source.buffer for s in statements if isinstance(s, CopyColumns)]
+    # Products of e4m3 that TileLang's own cannot lay out.
+    bytewise = [
+        m for m in schedule.mmas
+        if m.unit == "tcgen05" and m.dtype == "float8_e4m3" and m.scales is None and not m.ws
+        and (m.m == 64 or "mn" in (m.a_major, m.b_major)) and sums_of(schedule, m) == "float32"
+    ]  # fmt: skip
     described = [
         m
         for m in schedule.mmas
         if m.unit == "tcgen05"
         and (
             m.m == 64
+            or m in bytewise
             or (m.m == 128 and m.cta_group == 2)
             or m.ws
             or m.scales
@@ -316,6 +323,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "padded": padded(schedule),
         "described": described,
+        "bytewise": bytewise,
         "flat": given | {name for m in described for name in (m.a, m.acc)},
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,

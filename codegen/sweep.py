@@ -30,7 +30,7 @@ SHARED_LEAVES = "fragment"
 """The module of a DSL with leaves for every operation."""
 PROBE_LEAVES = "probes"
 """The module of a DSL with the leaves that read the clock."""
-FUNCTIONS = ("floats", "scalars", "warps")
+FUNCTIONS = ("floats", "scalars", "terms", "warps")
 """The modules of a DSL with the functions that the text of any leaf may call."""
 MOST_LEVELS = 9
 """A sweep level at which every knob takes all of its values."""

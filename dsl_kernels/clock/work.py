@@ -93,11 +93,11 @@ _FUNCTIONS: dict[str, tuple[float, float, float, float]] = {
     "load_or": (3, 0, 0, 0), "prefetch": (2, 0, 0, 0), "show_copies": (7, 0, 1, 30), "push": (9, 0, 0, 0),
     "store_pair": (1, 0, 0, 0), "store_fp8": (58, 0, 8, 0), "send_fours": (6, 0, 8, 0),
     "send_rows": (16, 0, 0, 0), "copy16": (3, 0, 4, 0), "copy8": (3, 0, 2, 0), "copy_row16": (4, 0, 4, 0),
-    "scale_pair": (2, 0, 0, 0),
+    "scale_pair": (2, 0, 0, 0), "store_terms": (15, 0, 2, 0),
 }  # fmt: skip
 _COPIES = frozenset({"copy16", "copy8", "copy_row16"})
-_ALU = {"store_fp8": 16.0, "pair_of": 1.0, "push": 4.0, "popc": 1.0, "permute_bytes": 1.0}
-_DENSE = frozenset({"exp2", "scale_pair", "store_fp8", "float_of_half", "add_rn", "pair_of"})
+_ALU = {"store_fp8": 16.0, "store_terms": 8.0, "pair_of": 1.0, "push": 4.0, "popc": 1.0, "permute_bytes": 1.0}
+_DENSE = frozenset({"exp2", "scale_pair", "store_fp8", "store_terms", "float_of_half", "add_rn", "pair_of"})
 # Functions that take two floats per instruction on Blackwell.
 _PACKED = frozenset({"scale_pair", "row_sum"})
 # Functions over registers: slots per register.

@@ -13,12 +13,14 @@ from .leaf_text import Array, LeafRecorder
 from .text import Changes, Record, Sets, Writes
 
 __all__ = [
-    "BFloat16", "Boolean", "Changes", "Float16", "Float32", "Global", "Int32", "Int64", "LeafRecorder",
-    "Peers", "Record", "Registers", "Sender", "Sets", "Shared", "Tensor", "Uint8", "Uint32", "Writes",
+    "BFloat16", "Boolean", "Changes", "Float8", "Float16", "Float32", "Global", "Int32", "Int64",
+    "LeafRecorder", "Peers", "Record", "Registers", "Sender", "Sets", "Shared", "Tensor", "Uint8", "Uint32",
+    "Writes",
 ]  # fmt: skip
 
 BFloat16 = Annotated[Any, Kept("bfloat16")]
 Float16 = Annotated[Any, Kept("float16")]
+Float8 = Annotated[Any, Kept("float8_e4m3")]
 Uint8 = Annotated[Any, Kept("uint8")]
 
 D = TypeVar("D")

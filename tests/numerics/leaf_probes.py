@@ -540,17 +540,19 @@ class Probe:
             places = swizzled(shape[0], width, swizzle, DTYPES[dtype].bytes)
         places = places if self.cute else None
         buffer = Buffer(title, Space.SHARED, shape, dtype, 2 if slot else stages, swizzle)
-        kept = TORCH_DTYPES[dtype]
+        # A number of 8 bits goes as its byte.
+        byte = dtype == "float8_e4m3"
+        kept = torch.uint8 if byte else TORCH_DTYPES[dtype]
 
         def laid(tile: torch.Tensor) -> torch.Tensor:
-            flat = tile.reshape(-1)
+            flat = tile.reshape(-1).view(kept)
             return flat if places is None else flat[places]
 
         def put(tile: torch.Tensor, source: torch.Tensor) -> None:
             if places is None:
-                tile.view(-1).copy_(source)
+                tile.view(-1).view(kept).copy_(source)
             else:
-                tile.view(-1)[places] = source
+                tile.view(-1).view(kept)[places] = source
 
         def get(tile: torch.Tensor, target: torch.Tensor) -> None:
             target.copy_(laid(tile))
@@ -561,10 +563,15 @@ class Probe:
                 rest //= extent
                 at.append(f"at // {rest} % {extent}")
             own = f"to[{'slot, ' if slot else ''}{', '.join(at)}]"
-            pair = (own, f"{operand}[rank, at]") if way == "take" else (f"{operand}[rank, at]", own)
+            there, to = f"{operand}[rank, at]", "to"
+            pair = (own, there) if way == "take" else (there, own)
+            if byte:
+                as_type = dtype if way == "take" else "uint8"
+                pair = pair[0], f'T.reinterpret({pair[1]}, "{as_type}")'
+                to = "cute.recast_ptr(to, dtype=cutlass.Uint8)"
             tile = f"at = i * {self.threads} + thread\nif at < {count}:\n    {pair[0]} = {pair[1]}"
             base = f"{operand}[rank * {count} + i]"
-            cute = f"to[i] = {base}" if way == "take" else f"{base} = to[i]"
+            cute = f"{to}[i] = {base}" if way == "take" else f"{base} = {to}[i]"
             return (
                 f"for i in T.serial({-(-count // self.threads)}):\n{textwrap.indent(tile, '    ')}",
                 f"for i in cutlass.range(thread, {count}, {self.threads}, unroll=1):\n    {cute}",

@@ -17,6 +17,8 @@ from dsl_kernels.device.torch.scalars import (
     pair_of,
     permute_bytes,
 )
+from dsl_kernels.device.torch.terms import store_terms
+from dsl_kernels.tile.kinds import Float8, Float32, LeafRecorder, Registers, Shared
 from dsl_kernels.tile.leaf_text import by_text
 from dsl_kernels.tile.text import select
 
@@ -103,3 +105,25 @@ def functions_of_floats(p: Probe) -> None:
     )
     p.exact = ("exact",)
     p.call(given, exact, near)
+
+
+@by_text
+def of_terms(
+    m: LeafRecorder, first: Shared[Float8], second: Shared[Float8], values: Registers[Float32]
+) -> None:
+    """The terms of four floats of this thread."""
+    m.do(store_terms(first.group_at(m.thread, 0, 4), second.group_at(m.thread, 0, 4), values, 0))
+
+
+@case(of_terms)
+def terms_of_floats(p: Probe) -> None:
+    """Numbers of both signs from less than a term can say to more than one can."""
+    p.threads = THREADS
+    values = p.normal(THREADS, 4) * 2.0 ** p.integers(-20, 11, THREADS, 4)
+    values[:4, 0] = torch.tensor([0.0, -0.0, 448.0, torch.inf])
+    shared = {"dtype": "float8_e4m3", "out": True}
+    p.call(
+        p.shared("first", (THREADS, 4), **shared),
+        p.shared("second", (THREADS, 4), **shared),
+        p.registers("values", (THREADS, 4), values, places=straight(THREADS, 4), out=False, private=True),
+    )

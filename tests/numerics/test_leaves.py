@@ -19,7 +19,7 @@ import pytest
 import sampling
 import torch
 from leaf_probes import CASES, Case, Probe, straight
-from leaves_scalars import of_floats, of_one_thread
+from leaves_scalars import of_floats, of_one_thread, of_terms
 
 import dsl_kernels
 from codegen.sweep import Filter, leaf_modules, sweep
@@ -142,7 +142,7 @@ def test_a_leaf_is_what_torch_says(
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("dsl", backends.names())
-@pytest.mark.parametrize("leaf", [of_one_thread, of_floats], ids=lambda leaf: leaf.name)
+@pytest.mark.parametrize("leaf", [of_one_thread, of_floats, of_terms], ids=lambda leaf: leaf.name)
 def test_functions_are_what_torch_says(leaf: Leaf, dsl: str, arch: str, folder: Path) -> None:
     (body,) = CASES[leaf].values()
     _hold(Probe("topk_selector", leaf, dsl, arch), body, folder)

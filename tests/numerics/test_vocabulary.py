@@ -917,6 +917,41 @@ def product_of_pairs(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tens
     return scaled_product({**inputs, **signed})
 
 
+# Operands of 8 bits along M and N, as cached values are: C = A^T B, rows of K in shared memory.
+
+
+def along_rows(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("epilogue", 4, doc="128 rows of C"), Role("load", 1, doc="A and B"),
+               Role("mma", 1, doc="the products")),
+        buffers=(
+            Buffer("a_s", SHARED, (64, 128), "float8_e4m3", 2, swizzle=128),
+            Buffer("b_s", SHARED, (64, 64), "float8_e4m3", 2, swizzle=64),
+            Buffer("c_t", TENSOR, (128, 64), "float32"),
+            Buffer.own("sums", "epilogue", 64),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM),), rounds="once"),
+        ),
+        mmas=(Mma("product", "tcgen05", "mma", 128, 64, 64, "float8_e4m3", a_major="mn", b_major="mn",
+                  a="a_s", b="b_s", acc="c_t", doc="C += A^T B"),),
+        grid=("1",),
+        axes=("cta",),
+        maps=(bytes_map("a", 128, 64 * TILES, 64),
+              bytes_map("b", 64, 64 * TILES, 64, each=64, swizzle="64B")),
+    )  # fmt: skip
+
+
+@recorded
+def load_along_rows(m: Recorder) -> None:
+    for i in rolled(TILES):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (i * 64, 0)), ab)
+        m.bulk(ab.b_s, Box("b_map", (i * 64, 0)), ab)
+        m.commit(ab)
+
+
 # Cluster launch control: a CTA that is done takes the place of one that has not begun, until all have.
 
 TAKEN = 7
@@ -1588,6 +1623,20 @@ CASES = (
         product_of_pairs,
         "mma",
         too_early(of(t.Multiply)),
+        "interpreter: c is off",
+        arch="sm_100a",
+    ),
+    Case(
+        "along_rows",
+        along_rows,
+        {"epilogue": store_folded, "load": load_along_rows, "mma": issue_sums},
+        (
+            *matrices((64 * TILES, 128), (64 * TILES, 64), dtype="float8_e4m3"),
+            OperandSpec("c", (128, 64), "float32", "out"),
+        ),
+        lambda inputs: {"c": (inputs["a"].double().T @ inputs["b"].double()).float()},
+        "mma",
+        summing_from_the_start,
         "interpreter: c is off",
         arch="sm_100a",
     ),

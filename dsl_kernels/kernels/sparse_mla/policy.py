@@ -28,19 +28,20 @@ HOPPER = ("kv", "heads", "tile", "stages", "block", "slices", "cluster", "exchan
     # Heads on M.
     (FIXED, (64, 128), 64, 2, 64, 1, 1, 1),
     (("fp8", "v4"), 128, 64, 2, 64, 1, 1, 2),
-    # Any number of heads.
     ((*FIXED, "nope8", "v41"), "any", 64, 2, 16, 1, 1, 1),
     ((*FIXED, "v41"), "any", 64, 2, 16, 2, 2, 1),
     ((*FIXED, "v41"), "any", 64, 2, 64, 1, 1, 1),
 )  # fmt: skip
-BLACKWELL = ("kv", "heads", "tile", "block", "cluster", "gather"), (
-    (FIXED, (8, 16, 32, 64, 128), 64, 0, 1, "cp_async"),
-    ("bf16", (16, 128), 64, 0, 1, "gather4"),
-    ("bf16", 128, 128, 0, 1, "gather4"),
-    ("bf16", 64, 64, 64, 1, "gather4"),
+BLACKWELL = ("kv", "heads", "tile", "block", "cluster", "gather", "terms"), (
+    (FIXED, (8, 16, 32, 64, 128), 64, 0, 1, "cp_async", 0),
+    ("bf16", (16, 128), 64, 0, 1, "gather4", 0),
+    ("bf16", 128, 128, 0, 1, "gather4", 0),
+    ("bf16", 64, 64, 64, 1, "gather4", 0),
+    # Products take fp8 tokens as stored: tensor memory has room for the partial scores of 16 heads.
+    ("fp8", 16, 64, 0, 1, "cp_async", 2),
     # DeepSeek-V4's kernels with blocks of 64 heads would spill as TileLang spells them.
-    ((*FIXED, "nope8", "v41"), "any", 64, 16, 1, "cp_async"),
-    (("bf16", "nope", "fp8"), "any", 64, 64, 1, "cp_async"),
+    ((*FIXED, "nope8", "v41"), "any", 64, 16, 1, "cp_async", 0),
+    (("bf16", "nope", "fp8"), "any", 64, 64, 1, "cp_async", 0),
 )  # fmt: skip
 MOST_SPLITS = 8  # of whole rows: shares of a row are pieces of 64 dims
 # When CTAs gather better spread over the SMs than begun early; False: heads on N, True: heads on M.

@@ -93,6 +93,9 @@ STRUCTURES = (
               _v4(20, 2, 1, form="v41")),
     Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async",
               (*_attention("fp8", 16, 3, 1), *_dealt("fp8", 16))),
+    Structure("attention fp8 as stored, Blackwell",
+              "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async_terms2",
+              (*_attention("fp8", 16, 3, 1), *_dealt("fp8", 16))),
 )  # fmt: skip
 
 FETCHED = "no bit depends on what the L2 holds"

@@ -15,17 +15,17 @@ import fp8_terms
 from dsl_kernels.kernels.sparse_mla.problem import LSE_LIMIT, OUT_LIMIT
 
 
-@pytest.mark.parametrize("name", ["normal", "scales of max / 448"])
-def test_two_terms_meet_the_rule_and_are_no_worse_than_bf16(name: str) -> None:
-    ((_, bf16, lazy, each),) = fp8_terms.rows_of(3, [name])
-    for out, lse in (lazy, each):
-        assert out <= OUT_LIMIT and lse <= LSE_LIMIT
-        assert out < bf16[0]
+@pytest.mark.parametrize("name", ["scales of max / 448", "one token and a long tail"])
+def test_the_program_meets_the_rule_and_is_no_worse_than_bf16(name: str) -> None:
+    ((_, (bf16, _, model, program)),) = fp8_terms.rows_of(3, [name])
+    for out, lse in (model, program):
+        assert out <= min(OUT_LIMIT, bf16[0] * 1.01) and lse <= LSE_LIMIT
+    assert program[0] == pytest.approx(model[0], rel=0.02)
 
 
-def test_a_long_tail_needs_a_maximum_that_every_tile_moves() -> None:
-    ((_, bf16, lazy, each),) = fp8_terms.rows_of(3, ["one token and a long tail"])
-    assert bf16[0] <= OUT_LIMIT and each[0] <= OUT_LIMIT
+def test_a_long_tail_needs_a_maximum_that_does_not_lag_far() -> None:
+    ((_, (bf16, lazy, model)),) = fp8_terms.rows_of(3, ["one token and a long tail"], program=False)
+    assert bf16[0] <= OUT_LIMIT and model[0] <= OUT_LIMIT
     assert lazy[0] > 5 * OUT_LIMIT
 
 

@@ -11,8 +11,8 @@ With 64 heads on M the products are transposed. A CTA then takes consecutive til
 several.
 
 Each structure has a module with its schedules and the bodies of its roles: `blackwell`, `lone`, `pair`,
-`on_n`, `on_m`. The bodies' walks over tiles are in `common` and `shares`. This module has the knobs and what
-they need of a call.
+`terms`, `on_n`, `on_m`. The bodies' walks over tiles are in `common` and `shares`. This module has the knobs
+and what they need of a call.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from ....problems.base import OperandSpec
 from ....tile.expressions import size_at
 from ....tile.lang import Body, Guard, Knob, LaunchPlan, Schedule, built_for
 from ....tile.program import TileProgram
-from . import blackwell, lone, on_m, on_n, pair
+from . import blackwell, lone, on_m, on_n, pair, terms
 from .common import (
     LATENT_DIM,
     blocks_of,
     goes_on,
     head_block,
     heads_on_m,
+    in_terms,
     is_lone,
     merged_rows,
     padded_heads,
@@ -80,12 +81,19 @@ KNOBS = (
         "gather", "", (("cp_async", "gather4"),), "row gather: 16-byte copies by a warpgroup, or TMA gather4",
         ("sm_100a",),
     ),
+    Knob(
+        "terms", "terms", ((0, 2),),
+        "e4m3 terms of the queries and of P, in products that take fp8 tokens as stored; 0: the tokens are "
+        "dequantised", ("sm_100a",), 0,
+    ),
 )  # fmt: skip
 
 
 def _structure(k: SimpleNamespace, arch: ArchSpec) -> Any:
     """The module of a kernel's structure."""
     if arch.tmem_columns:
+        if in_terms(k):
+            return terms
         return pair if k.tile == 128 else lone if is_lone(k) else blackwell
     return on_m if heads_on_m(k) else on_n
 

@@ -88,18 +88,23 @@ class Kernel(Names):
     acc: View
     coming: View
     held: View
+    lift: View
     o_s: View
     p_s: View
+    partial: View
     peak: View
     q_s: View
     qpe_s: View
     red_s: View
     rows: View
+    scales: View
     scores: View
     sinks: View
     stat_s: View
     sums: View
     top: View
+    unit_s: View
+    units: View
     words: View
     x_s: View
 
@@ -139,6 +144,11 @@ def heads_on_m(k: SimpleNamespace) -> bool:
 def is_lone(k: SimpleNamespace) -> bool:
     """Whether 64 heads are on M in one CTA on Blackwell."""
     return not hasattr(k, "stages") and (k.heads, k.tile, getattr(k, "block", 0)) == (64, 64, 64)
+
+
+def in_terms(k: SimpleNamespace) -> bool:
+    """Whether products take fp8 tokens as they are stored, and queries and P as e4m3 terms."""
+    return bool(getattr(k, "terms", 0))
 
 
 def goes_on(k: SimpleNamespace) -> bool:
