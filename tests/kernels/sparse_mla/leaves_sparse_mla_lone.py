@@ -23,7 +23,7 @@ def take_more_queries(p: Probe) -> None:
 @case(text.mask_half)
 def mask_half(p: Probe) -> None:
     p.threads, p.relative = 128, 1e-6
-    ids = [p.dim(f"word_{i}", word) for i, word in enumerate((0x12345678, -0x7654321))]
+    ids = [p.var(name, word) for name, word in (("low", 0x12345678), ("high", -0x7654321))]
     p.call(p.own("scores", 32, p.normal(128, 32)), *ids, p.scalar("sm_scale", 0.3))
 
 
