@@ -100,8 +100,8 @@ def child(inputs: str, context: int, check: bool) -> dict[str, Any]:
         "torch": torch.__version__,
     }
     if check:
-        from dsl_kernels.dsa import check as step_check
-        from dsl_kernels.dsa import steps
+        from dsl_kernels_lab import steps
+        from dsl_kernels_lab.steps import check as step_check
 
         inputs_of_step = steps.StepInputs("decode", tensors, topk=2048, sm_scale=0.135)
         comparisons = step_check.check(inputs_of_step, output, workspace)
@@ -221,7 +221,7 @@ def write_inputs(path: Path, options: argparse.Namespace) -> None:
     """Draw inputs of a decode step in a process of its own, so that this one allocates no GPU memory."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from dsl_kernels.dsa import steps\n"
+        "from dsl_kernels_lab import steps\n"
         f"size = steps.StepSize(batch={options.queries}, context={options.context}, heads={options.heads})\n"
         f"steps.save(steps.draw(size, device='cuda')[0], {str(path)!r})\n"
     )

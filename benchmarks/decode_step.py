@@ -23,8 +23,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dsl_kernels import ops
-from dsl_kernels.dsa import check, steps
 from dsl_kernels.errors import DslKernelError
+from dsl_kernels_lab import steps
+from dsl_kernels_lab.steps import check
 from dsl_kernels_lab.timing import bench, measure
 
 COLUMNS = (

@@ -29,9 +29,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dsl_kernels import ops
-from dsl_kernels.dsa.steps import StepSize
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.kernels.sparse_mla import policy as sparse_mla
+from dsl_kernels_lab.steps import StepSize
 from dsl_kernels_lab.timing import bench, cuda, grids, measure
 
 VARIANTS = {

@@ -35,10 +35,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import dsl_kernels
 from dsl_kernels import dsa, ops
 from dsl_kernels.arch import GPUS
-from dsl_kernels.dsa import parallel, steps
+from dsl_kernels.dsa import parallel
 from dsl_kernels.dsa.sharding import all_gather
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
+from dsl_kernels_lab import steps
 
 SEQUENCES, CONTEXTS = (1, 16, 64), (1 << 17, 1 << 19, 1 << 20)
 PROMPT = (4096, 1 << 19)

@@ -293,7 +293,7 @@ def step_rows() -> list[dict[str, Any]]:
     if not torch.cuda.is_available():
         return [{"what": "launches of a decode step", "note": "needs a GPU"}]
     from dsl_kernels import ops
-    from dsl_kernels.dsa import steps
+    from dsl_kernels_lab import steps
 
     launches: list[tuple[Any, ...]] = []
     real = launch.LoadedKernel.launch

@@ -33,7 +33,7 @@ class Hidden(importlib.abc.MetaPathFinder):
 
 def size() -> Any:
     """Two sequences, one of them padded, so that each operation has something to skip."""
-    from dsl_kernels.dsa.steps import StepSize
+    from dsl_kernels_lab.steps import StepSize
 
     return StepSize(batch=2, context=300, topk=128, heads=16, index_heads=64, ragged=True)
 
@@ -108,7 +108,8 @@ def main(arch: str) -> None:
     sys.path.append(str(Path(__file__).parent / "unit"))
     import dsl_kernels
     from dsl_kernels import executors
-    from dsl_kernels.dsa import check, steps
+    from dsl_kernels_lab import steps
+    from dsl_kernels_lab.steps import check
 
     seen: list[dict[str, Any]] = []
     prepare = watched(driver_of(arch), seen)

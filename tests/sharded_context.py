@@ -18,8 +18,9 @@ import torch.distributed as dist
 
 from dsl_kernels import dsa, ops
 from dsl_kernels.arch import GPUS
-from dsl_kernels.dsa import parallel, steps
+from dsl_kernels.dsa import parallel
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
+from dsl_kernels_lab import steps
 
 Tensors = dict[str, torch.Tensor]
 TOPK = 64

@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     import torch
 
     from dsl_kernels import ops
-    from dsl_kernels.dsa import check, steps
+    from dsl_kernels_lab import steps
+    from dsl_kernels_lab.steps import check
 
     from ..timing import calibrate, measure
 else:
     torch = later("torch", globals())
     ops = later("dsl_kernels.ops", globals())
-    check = later("dsl_kernels.dsa.check", globals())
-    steps = later("dsl_kernels.dsa.steps", globals())
+    check = later("dsl_kernels_lab.steps.check", globals())
+    steps = later("dsl_kernels_lab.steps", globals())
     calibrate = later("dsl_kernels_lab.timing.calibrate", globals())
     measure = later("dsl_kernels_lab.timing.measure", globals())
 

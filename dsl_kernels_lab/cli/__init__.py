@@ -7,7 +7,6 @@ OFFERED = {
     "fingerprints": "dsl_kernels_lab.profile.recorded",
     "timeline": "dsl_kernels_lab.profile.timeline",
     "profiler": "dsl_kernels_lab.profile.collect",
-    "measure": "dsl_kernels_lab.timing.measure",
 }
 """Modules that commands of the library use where the laboratory is installed."""
 

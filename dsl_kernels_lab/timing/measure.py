@@ -13,9 +13,9 @@ import torch
 
 from dsl_kernels import dsa, ops
 from dsl_kernels.arguments import checked, require_device
-from dsl_kernels.dsa.steps import StepInputs, StepSize, draw
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
+from dsl_kernels_lab.steps import StepInputs, StepSize, draw
 
 from . import bench, calibrate
 

@@ -21,8 +21,9 @@ import torch
 
 from dsl_kernels import ops, registry
 from dsl_kernels.arguments import checked
-from dsl_kernels.dsa import check, steps
 from dsl_kernels.errors import DslKernelError, ExecutorUnavailableError, WrongResultError
+from dsl_kernels_lab import steps
+from dsl_kernels_lab.steps import check
 
 from . import bench, grids, measure, peers, results
 from .results import PeerTime, Results, Row, Run

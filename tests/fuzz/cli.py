@@ -161,7 +161,7 @@ def judge(argv: Sequence[str]) -> Callable[[Any], bool | None]:
 def stage() -> Iterator[None]:
     """An isolated folder with a workload file, and the generated set outside the checkout."""
     from dsl_kernels import variants
-    from dsl_kernels.dsa import steps
+    from dsl_kernels_lab import steps
 
     generated = variants.generated_root()
     with isolated() as folder:

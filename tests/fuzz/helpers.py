@@ -79,11 +79,11 @@ def helpers(folder: Path) -> list[Helper]:
         registry,
         variants,
     )
-    from dsl_kernels.dsa import check as step_check  # fmt: skip
-    from dsl_kernels.dsa import steps
     from dsl_kernels.problems import base, binding, layouts
     from dsl_kernels.runtime import artifact, bundle, cache, launch, pool, prune, store
     from dsl_kernels.tile import describe, plan
+    from dsl_kernels_lab import steps
+    from dsl_kernels_lab.steps import check as step_check  # fmt: skip
     from dsl_kernels_lab.timing import bench, calibrate, grids, measure
     from dsl_kernels_lab.verification import runs, trial
 

@@ -140,7 +140,8 @@ DAMAGES: tuple[Callable[[bytearray, random.Random], None], ...] = (
 
 def fuzz_workloads(count: int, seed: int) -> Counts:
     """Load `count` altered files, and run every twenty-fifth that loads through the interpreter."""
-    from dsl_kernels.dsa import check, steps
+    from dsl_kernels_lab import steps
+    from dsl_kernels_lab.steps import check
 
     generator, counts = random.Random(seed), Counts()
     sizes = {
@@ -200,7 +201,7 @@ def _same(inputs: Any) -> Callable[[Any], bool]:
 
 def _loaded(path: Path, size: Any) -> Any:
     """A step whose sizes can be read."""
-    from dsl_kernels.dsa import steps
+    from dsl_kernels_lab import steps
 
     inputs = steps.load(path, size)
     inputs.size().describe()

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from dsl_kernels import measured, registry
 from dsl_kernels.cli import app
-from dsl_kernels.dsa.steps import StepSize
 from dsl_kernels.errors import WrongResultError
+from dsl_kernels_lab.steps import StepSize
 from dsl_kernels_lab.timing import bench, grids, measure
 
 pytestmark = pytest.mark.sm90

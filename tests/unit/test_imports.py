@@ -162,14 +162,14 @@ def test_the_library_and_the_generator_know_nothing_of_the_laboratory(path: Path
     assert "dsl_kernels_lab" not in imported(path)
 
 
-@pytest.mark.parametrize("part", ("cases", "cli", "profile", "timing", "verification"))
+@pytest.mark.parametrize("part", ("cases", "cli", "profile", "steps", "timing", "verification"))
 def test_the_laboratory_is_beside_the_library_and_uses_it(part: str) -> None:
     assert not (ROOT / "dsl_kernels" / part).exists() or part == "cli"
     of_part = [path for path in LABORATORY if path.is_relative_to(ROOT / "dsl_kernels_lab" / part)]
     assert of_part and any("dsl_kernels" in imported(path) for path in of_part)
 
 
-MOST_LINES_IN_ALL = 66_000
+MOST_LINES_IN_ALL = 65_500
 """Lines of Python in `dsl_kernels` and `codegen` together. The number only falls."""
 
 

@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.main import get_command
 
 import dsl_kernels
 from dsl_kernels.cli import _laboratory as laboratory
-from dsl_kernels.cli import app, run
+from dsl_kernels.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 # A process in which the laboratory cannot be imported.
@@ -61,12 +60,6 @@ def test_the_librarys_commands_work_without_a_laboratory(tmp_path: Path) -> None
     doctor = without("doctor", "--json")
     (row,) = (row for row in json.loads(doctor.stdout)["checks"] if row["check"] == "dsl-kernels-lab")
     assert row["status"] == "note" and "bench, case, emulate" in row["found"] and "pip install" in row["fix"]
-
-
-def test_a_step_without_a_laboratory_is_not_timed(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(laboratory, "offered", lambda name: None)
-    assert run._timed(SimpleNamespace(), SimpleNamespace(), 0, False) is None
-    assert "not timed" in capsys.readouterr().err
 
 
 def test_every_command_of_the_laboratory_is_known_to_the_library() -> None:

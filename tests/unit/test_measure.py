@@ -20,7 +20,6 @@ from codegen.sweep import Instance, combinations
 from dsl_kernels import executors, measured, ops, problems, programs, registry, variants
 from dsl_kernels._discover import module_names
 from dsl_kernels.arch import GPUS, get_arch, gpu_row
-from dsl_kernels.dsa import steps
 from dsl_kernels.errors import (
     ExecutorUnavailableError,
     InvalidArgumentError,
@@ -29,6 +28,7 @@ from dsl_kernels.errors import (
     WrongResultError,
 )
 from dsl_kernels.kernels.sparse_mla.forms import PAGED
+from dsl_kernels_lab import steps
 from dsl_kernels_lab.cli import bench as cli_bench
 from dsl_kernels_lab.timing import bench, calibrate, grids, measure, report
 

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from dsl_kernels import dsa, executors, problems, registry, variants
-from dsl_kernels.dsa import steps
 from dsl_kernels.errors import (
     ArgumentTypeError,
     DslKernelError,
@@ -39,6 +38,7 @@ from dsl_kernels.ops import (
 )
 from dsl_kernels.problems.binding import Bound
 from dsl_kernels.problems.layouts import pack_v4_pages
+from dsl_kernels_lab import steps
 from dsl_kernels_lab.verification import trial
 
 CPU = {"executor": "interpreter"}

@@ -23,7 +23,6 @@ import torch.distributed as dist
 
 from dsl_kernels import dsa, ops, problems
 from dsl_kernels.dsa import parallel
-from dsl_kernels.dsa.steps import StepInputs
 from dsl_kernels.errors import (
     ArgumentTypeError,
     DslKernelError,
@@ -33,6 +32,7 @@ from dsl_kernels.errors import (
     UnknownNameError,
 )
 from dsl_kernels.kernels.merge_entries import problem as merge_entries
+from dsl_kernels_lab.steps import StepInputs
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [case.name for case in shared.CASES]

@@ -24,11 +24,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dsl_kernels import dsa, ops, problems, programs, variants
-from dsl_kernels.dsa import steps
-from dsl_kernels.dsa.check import check
 from dsl_kernels.errors import InvalidArgumentError
 from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
 from dsl_kernels.tile.executor import Executor
+from dsl_kernels_lab import steps
+from dsl_kernels_lab.steps.check import check
 from dsl_kernels_lab.verification import trial
 
 pytestmark = pytest.mark.usefixtures("few_sms")

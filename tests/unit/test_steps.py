@@ -15,10 +15,10 @@ from codegen.emit import entry, relative_path
 from codegen.sweep import Instance, combinations
 from dsl_kernels import ops, programs, variants
 from dsl_kernels.arch import get_arch
-from dsl_kernels.dsa import steps
-from dsl_kernels.dsa.check import check
-from dsl_kernels.dsa.drawing import part_of
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError
+from dsl_kernels_lab import steps
+from dsl_kernels_lab.steps.check import check
+from dsl_kernels_lab.steps.drawing import part_of
 
 SIZE = steps.StepSize(batch=3, context=300, topk=64, heads=8, index_heads=32, next_n=2, ragged=True)
 PREFILL = steps.StepSize("prefill", rows=5, context=300, topk=64, heads=8, index_heads=32)

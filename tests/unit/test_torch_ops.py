@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from dsl_kernels import dsa, ops, problems
-from dsl_kernels.dsa import steps
 from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError
 from dsl_kernels.ops import Workspace, _base
 from dsl_kernels.ops._library import torch_op
+from dsl_kernels_lab import steps
 from dsl_kernels_lab.verification import trial
 
 NAMES = (

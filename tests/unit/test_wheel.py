@@ -19,8 +19,8 @@ import pytest
 
 import dsl_kernels
 from dsl_kernels import ops, variants
-from dsl_kernels.dsa import steps
 from dsl_kernels.runtime import bundle, cache
+from dsl_kernels_lab import steps
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = (
@@ -154,8 +154,13 @@ def bundle_of_a_step(backend: str, arch: str, folder: Path) -> bundle.Bundle:
 @pytest.mark.compile
 @pytest.mark.emulator
 @pytest.mark.parametrize(("backend", "arch"), [("tilelang", "sm_90a"), ("cutedsl", "sm_100a")])
-def test_a_wheel_and_a_bundle_run_a_decode_step_where_no_dsl_is(installed, tmp_path, backend, arch):
-    """As in a server's image: the library without its generated set, a bundle, and no compiler."""
+def test_a_wheel_and_a_bundle_run_a_decode_step_where_no_dsl_is(
+    installed, laboratory, tmp_path, backend, arch
+):
+    """As in a server's image: the library without its generated set, a bundle, and no compiler.
+
+    The laboratory draws the step and checks it.
+    """
     opened = bundle_of_a_step(backend, arch, tmp_path / "bundle")
     shutil.copytree(
         installed / "dsl_kernels",
@@ -175,7 +180,7 @@ def test_a_wheel_and_a_bundle_run_a_decode_step_where_no_dsl_is(installed, tmp_p
         env={
             **place,
             "PATH": os.pathsep.join(no_nvcc),
-            "PYTHONPATH": str(tmp_path / "site"),
+            "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(laboratory)]),
             "DSL_KERNELS_BUNDLE_DIR": str(opened.root),
             "DSL_KERNELS_CACHE_DIR": str(tmp_path / "cache"),
             "DSL_KERNELS_DISABLE_JIT": "1",

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from dsl_kernels import ops
-from dsl_kernels.dsa import check as sampling
-from dsl_kernels.dsa.steps import StepSize, draw
 from dsl_kernels.kernels.lightning_indexer import mxfp4, problem
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE, parts_of
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.binding import bind
+from dsl_kernels_lab.steps import StepSize, draw
+from dsl_kernels_lab.steps import check as sampling
 
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts

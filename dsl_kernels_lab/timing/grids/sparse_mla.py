@@ -11,9 +11,6 @@ from typing import Any
 import torch
 
 from dsl_kernels import ops
-from dsl_kernels.dsa import check as sampling
-from dsl_kernels.dsa.drawing import part_of
-from dsl_kernels.dsa.steps import StepInputs, StepSize, draw
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 from dsl_kernels.kernels.sparse_mla.forms import EXTRA, PAGED, ROPELESS, split_cache, split_pages
 from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE, ROW_BYTES, draw_indices
@@ -27,6 +24,9 @@ from dsl_kernels.problems.layouts import (
     pack_v4_pages,
     pack_v41_pages,
 )
+from dsl_kernels_lab.steps import StepInputs, StepSize, draw
+from dsl_kernels_lab.steps import check as sampling
+from dsl_kernels_lab.steps.drawing import part_of
 
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
@@ -206,7 +206,7 @@ def _prepare_pages(point: Point, seed: int) -> Fixture:
 
 
 class _Ropeless:
-    """Inputs of a step over the same fp8 tokens without rope; no step has such, so `dsa.steps` draws none."""
+    """Inputs of a step over the same fp8 tokens without rope; no step has such, so `steps` draws none."""
 
     def __init__(self, inputs: StepInputs) -> None:
         tokens = inputs.tensors["kv"][..., :NOPE8_TOKEN_BYTES].contiguous()

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from dsl_kernels import ops
-from dsl_kernels.dsa import check as sampling
-from dsl_kernels.dsa.drawing import part_of
 from dsl_kernels.dtypes import DTYPES, DType
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 from dsl_kernels.kernels.topk_selector.problem import FORMS, OPTIONS, draw, options_of
+from dsl_kernels_lab.steps import check as sampling
+from dsl_kernels_lab.steps.drawing import part_of
 
 from .. import bench, calibrate, measure
 from . import Fixture, Grid, Point, Sample, facts

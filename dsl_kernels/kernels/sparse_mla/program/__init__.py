@@ -35,7 +35,6 @@ from .common import (
     goes_on,
     head_block,
     heads_on_m,
-    in_terms,
     is_lone,
     merged_rows,
     padded_heads,
@@ -92,7 +91,7 @@ KNOBS = (
 def _structure(k: SimpleNamespace, arch: ArchSpec) -> Any:
     """The module of a kernel's structure."""
     if arch.tmem_columns:
-        if in_terms(k):
+        if k.terms:
             return terms
         return pair if k.tile == 128 else lone if is_lone(k) else blackwell
     return on_m if heads_on_m(k) else on_n

@@ -146,11 +146,6 @@ def is_lone(k: SimpleNamespace) -> bool:
     return not hasattr(k, "stages") and (k.heads, k.tile, getattr(k, "block", 0)) == (64, 64, 64)
 
 
-def in_terms(k: SimpleNamespace) -> bool:
-    """Whether products take fp8 tokens as they are stored, and queries and P as e4m3 terms."""
-    return bool(getattr(k, "terms", 0))
-
-
 def goes_on(k: SimpleNamespace) -> bool:
     """Whether a CTA on Blackwell goes on from query to query.
 

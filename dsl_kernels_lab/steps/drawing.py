@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..kernels.lightning_indexer.problem import PAGE
-from ..problems.layouts import (
+from dsl_kernels.kernels.lightning_indexer.problem import PAGE
+from dsl_kernels.problems.layouts import (
     FP8_TOKEN_BYTES,
     INDEX_DIM,
     LATENT_DIM,
@@ -19,7 +19,7 @@ from ..problems.layouts import (
 )
 
 if TYPE_CHECKING:
-    from .steps import StepSize
+    from . import StepSize
 
 
 def decode_caches(

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..arch import get_arch
-from ..arguments import require_known
-from ..errors import InvalidArgumentError
-from . import _laboratory as laboratory
-from . import _output as out
-from ._machine import device_name, executor_of, tile_threads
+from dsl_kernels.arch import get_arch
+from dsl_kernels.arguments import require_known
+from dsl_kernels.cli import _output as out
+from dsl_kernels.cli._machine import device_name, executor_of, tile_threads
+from dsl_kernels.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ..dsa.steps import StepInputs, StepSize
-    from ..problems.base import Comparison
+    from dsl_kernels.problems.base import Comparison
+
+    from ..steps import StepInputs, StepSize
 
 app = typer.Typer()
 
@@ -69,9 +69,10 @@ def run(
     """
     import torch
 
-    from .. import executors, ops
-    from ..dsa import steps
-    from ..dsa.check import run_checked
+    from dsl_kernels import executors, ops
+
+    from .. import steps
+    from ..steps.check import run_checked
 
     wanted = _size(
         kind,
@@ -157,7 +158,7 @@ def _count(inputs: StepInputs) -> int:
 
 def _size(kind: str, name: str | None, fields: dict[str, Any], workload: Path | None) -> StepSize:
     """The named size, or the defaults, with the given options on top."""
-    from ..dsa import steps
+    from .. import steps
 
     require_known("kind", kind, steps.KINDS, "kind of step")
     given = {field: value for field, value in fields.items() if value is not None}
@@ -174,17 +175,10 @@ def _size(kind: str, name: str | None, fields: dict[str, Any], workload: Path | 
     return replace(base, **given).validate()
 
 
-def _timed(inputs: StepInputs, size: StepSize, seed: int, from_file: bool) -> dict[str, Any] | None:
-    """Times under a CUDA graph, over inputs that rotate past the L2 or those of the workload file.
+def _timed(inputs: StepInputs, size: StepSize, seed: int, from_file: bool) -> dict[str, Any]:
+    """Times under a CUDA graph, over inputs that rotate past the L2 or those of the workload file."""
+    from ..timing import measure
 
-    None, and a note, without a laboratory.
-    """
-    measure = laboratory.offered("measure")
-    if measure is None:
-        out.error_console().print(
-            f"not timed: {laboratory.missing('--time').fix}", style="yellow", markup=False
-        )
-        return None
     sets = [inputs] if from_file else measure.step_sets(size, seed)
     return measure.time_step(sets)
 

@@ -14,19 +14,28 @@ from typing import Any
 
 import torch
 
-from .. import dsa, ops, registry
-from ..arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
-from ..errors import ArgumentTypeError, CacheError, InvalidArgumentError, ToolchainError
-from ..kernels.lightning_indexer.problem import PAGE
-from ..kernels.sparse_mla.forms import split_cache
-from ..kernels.sparse_mla.problem import DATASET_SM_SCALE
-from ..problems.layouts import (
+from dsl_kernels import dsa, ops, registry
+from dsl_kernels.arguments import (
+    SEEDS,
+    checked,
+    require_device,
+    require_known,
+    require_memory,
+    require_range,
+    shown,
+)
+from dsl_kernels.errors import ArgumentTypeError, CacheError, InvalidArgumentError, ToolchainError
+from dsl_kernels.kernels.lightning_indexer.problem import PAGE
+from dsl_kernels.kernels.sparse_mla.forms import split_cache
+from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
+from dsl_kernels.problems.layouts import (
     BYTE_DTYPES,
     FP8_TOKEN_BYTES,
     INDEX_DIM,
     LATENT_DIM,
     ROPE_DIM,
 )
+
 from .drawing import decode_caches, decode_queries, prefill_caches, prefill_queries
 
 KINDS = ("decode", "prefill")
@@ -529,7 +538,7 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
             str(path),
             "a safetensors file",
             str(error),
-            "write it with dsl_kernels.dsa.steps.save or safetensors.torch",
+            "write it with dsl_kernels_lab.steps.save or safetensors.torch",
         ) from None
 
 

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 import torch
 
-from .. import dsa, problems
-from ..arguments import checked
-from ..kernels.lightning_indexer.problem import PAGE
-from ..ops import Workspace
-from ..problems.base import Comparison
-from .steps import StepInputs
+from dsl_kernels import dsa, problems
+from dsl_kernels.arguments import checked
+from dsl_kernels.kernels.lightning_indexer.problem import PAGE
+from dsl_kernels.ops import Workspace
+from dsl_kernels.problems.base import Comparison
+
+from . import StepInputs
 
 SLOT_TOLERANCE = 1e-2
 OUT_TOLERANCE = 3e-3
