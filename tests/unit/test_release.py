@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -70,6 +71,16 @@ def test_a_release_builds_the_library_and_its_laboratory() -> None:
     built = [ROOT / command.partition("--outdir dist")[2].strip() for command in ran]
     assert built == [ROOT, ROOT / "distributions" / "dsl_kernels_lab"]
     assert all((folder / "pyproject.toml").is_file() for folder in built)
+
+
+def test_a_release_builds_the_emulators_wheels_by_its_own_settings() -> None:
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["emulator"]
+    (built,) = (step["run"] for step in job["steps"] if "-m cibuildwheel" in step.get("run", ""))
+    folder = ROOT / built.split()[3]
+    settings = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    assert settings["test-command"] == "python {package}/smoke.py" and (folder / "smoke.py").is_file()
+    assert {each.partition("_")[0] for each in settings["build"]} == {"cp311-manylinux", "cp311-musllinux"}
+    assert job["steps"][-1]["with"]["path"] == f"{built.split()[-1]}/*"
 
 
 def test_the_changelog_is_cut_into_releases_with_one_line_an_entry() -> None:

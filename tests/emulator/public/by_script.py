@@ -72,6 +72,18 @@ RELAXED = (
 PEERS_BARRIER = (
     "tcgen05.cp of the pair reads the peer's shared memory, whose copy is awaited by nobody but the peer"
 )
+PEERS_STORES = (
+    "st.async is performed in the generic proxy, and no fence.proxy.async lies between the mbarrier that it "
+    "completes and the wgmma that reads what it stored"
+)
+OWN_RELEASE = (
+    "one thread of a warpgroup gives the tile back when its own warp's wgmma are done, and those of the "
+    f"other three may still read it; {RELAXED}"
+)
+MAP_OF_FOUR = (
+    "four warps change the tensor map of the stores, each when its own bulk stores are done, and one warp "
+    "alone issues those: nothing orders another warp's change after stores that use the map, or before others"
+)
 EVERY_WARP = "every warp initialises the same mbarriers; mbarrier.init of one that stands is undefined"
 
 
@@ -103,6 +115,9 @@ PROJECTS = {
     ),
     "deep_gemm": Project(
         "DeepGEMM (CUDA C++)", "deep_gemm_kernels", ("cuda-bindings",), ("DEEP_GEMM", "CUTLASS_EXAMPLES")
+    ),
+    "flash_mla": Project(
+        "FlashMLA (CUDA C++)", "flash_mla_kernels", ("cuda-bindings",), ("FLASH_MLA", "CUTLASS_EXAMPLES")
     ),
     "tilelang": Project(
         "TileLang's examples", "tilelang_examples", ("tilelang", "einops"), ("TILELANG_EXAMPLES",)
@@ -188,6 +203,13 @@ PROGRAMS = [
         tmem_use_after_dealloc=DEALLOCATED,
         race=DEALLOCATED,
     ),
+    *programs(
+        "cutlass",
+        "sm_100a",
+        "extended_dense_gemm_ptr_array",
+        race=MAP_OF_FOUR,
+        missing_tensormap_fence=MAP_OF_FOUR,
+    ),
     *programs("cutlass", "sm_100a", "mla_decode_fp8", dsmem_after_exit=LATE_COMMIT),
     *programs("cutlass", "sm_100a", "mixed_input_fmha_decode", race=ZEROED, uninit_memory=ZEROED),
     *programs(
@@ -251,6 +273,16 @@ PROGRAMS = [
     ),
     *programs("deep_gemm", "sm_100a", "blackwell_bf16"),
     *programs("deep_gemm", "sm_100a", "blackwell_bf16_two_ctas", race=RELAXED, tmem_dealloc_in_use=RELAXED),
+    *programs("flash_mla", "sm_90a", "hopper_sparse_prefill hopper_sparse_prefill_lengths"),
+    *programs(
+        "flash_mla",
+        "sm_90a",
+        "hopper_sparse_decode",
+        defective=True,
+        race=OWN_RELEASE,
+        missing_proxy_fence=PEERS_STORES,
+    ),
+    *programs("flash_mla", "sm_100a", "blackwell_sparse_prefill blackwell_sparse_prefill_two_ctas"),
     *programs(
         "tilelang",
         "sm_90a",

@@ -14,7 +14,9 @@ from dsl_kernels.problems.base import Workload
 def _attention(
     form: str, heads: int, *splits: int, topk: int = 448
 ) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
-    """Holes leave the first tiles without a valid id, a tail the last ones; an unsplit call ends differently.
+    """A tail leaves the last tiles without a valid id, holes the first ones; an unsplit call ends differently.
+
+    The cheapest run is first, as it catches most.
 
     Rows between pages of the first form belong to none.
 
@@ -29,14 +31,21 @@ def _attention(
         )  # fmt: skip
 
     return (
-        *((ids("holes", 3), {"splits": each}) for each in splits),
         (ids("tail", 1), {"splits": splits[0]}),
+        *((ids("holes", 3), {"splits": each}) for each in splits),
     )
 
 
-def _v4(heads: int, *splits: int, form: str = "v4") -> tuple[tuple[Workload, Mapping[str, int]], ...]:
-    """Two scopes with different pages; lengths of both; one query has no ids in either."""
-    sizes = {"heads": heads, "topk": 330, "n": 700, "sink": True, "lse_scale": 0.7, "v4_extra_topk": 250}
+def _v4(
+    heads: int, *splits: int, form: str = "v4", topk: int = 330
+) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
+    """Two scopes with different pages; lengths of both, of `topk` ids at most; one query has no ids in either.
+
+    Where the first scope has fewer tiles than there are splits, some begin in the second one.
+    """
+    sizes = {"heads": heads, "topk": topk, "n": 700, "sink": True, "lse_scale": 0.7, "v4_extra_topk": 250}
+    if form == "v41":
+        sizes["planar"] = True  # scales of a page together: where they begin depends on the page's size
     return (
         *_attention(form, heads, *splits),
         (
@@ -71,7 +80,7 @@ STRUCTURES = (
     Structure("attention of DeepSeek-V4, Hopper", "sparse_mla__cutedsl_sm90a__h16_v4_bt64_st2_cl2",
               _v4(16, 4, 2)),
     Structure("attention of slices of DeepSeek-V4, Hopper",
-              "sparse_mla__cutedsl_sm90a__h8_v4_bt64_st2_cl2_sl2", _v4(8, 4, 2)),
+              "sparse_mla__cutedsl_sm90a__h8_v4_bt64_st2_cl2_sl2", _v4(8, 8, 2, topk=100)),
     Structure("attention exchanged of DeepSeek-V4, Hopper",
               "sparse_mla__cutedsl_sm90a__h128_v4_bt64_st2_cl1_hb64_ex2",
               (*_v4(128, 3, 1), *_dealt("v4", 128))),
@@ -110,6 +119,8 @@ EXPLAINED: dict[str, str] = {
     "unpack: high and cached of vote": "who unpacks asks only whether there is a valid id",
     "gather_left: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "gather_right: low and high of vote": "a gather asks only whether there is a valid id in either half",
+    "front: low and high of vote": "a gather asks only whether there is a valid id in either half",
+    "back: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "ids and n of fetch_half": FETCHED,
     **{
         f"{first} and {second} of fetch_v4_half": FETCHED
@@ -132,6 +143,7 @@ EXPLAINED: dict[str, str] = {
         "the lengths that stand for none are longer than any row of ids, and say the same"
     ),
     "release q behind share_sums": "the queries' memory goes back a little later",
+    "softmax: release s behind mask_half": "scores are in registers: their slot goes back a little later",
     "right: release far_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "start: not (== splits 1)": "whole queries or shares of them: either way each unit is dealt once",
     "twice drain k": "the second time all slots are free already",

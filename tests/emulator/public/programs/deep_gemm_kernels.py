@@ -7,21 +7,16 @@ CUTLASS's.
 
 import ctypes
 import os
-import re
-import tempfile
 from pathlib import Path
 
 import torch
 from _check import close, main, program, rand
-from cuda.bindings import driver as cuda
-
-from dsl_kernels.runtime import toolkit
+from _cuda import compiled, launch, tensor_map
 
 SMS = 2
-TYPES = {torch.float32: 7, torch.bfloat16: 9, torch.float8_e4m3fn: 0}  # CUtensorMapDataType
 
 
-def compiled(arch, header, kernel, *template):
+def instance(arch, header, kernel, *template):
     """The PTX of one instance of a kernel's template."""
     include = [
         Path(os.environ["DEEP_GEMM"]) / "deep_gemm/include",
@@ -32,60 +27,23 @@ def compiled(arch, header, kernel, *template):
         f"static void instance() "
         f"{{ auto p = reinterpret_cast<void*>(&{kernel}<{', '.join(map(str, template))}>); }}\n"
     )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cu"
-        path.write_text(source)
-        flags = [
-            "-std=c++20",
-            "-lineinfo",
-            "--expt-relaxed-constexpr",
-            "-w",
-            "-O3",
-            *(f"-I{p}" for p in include),
-        ]
-        toolkit.cuda_to_ptx(path, path.with_suffix(".ptx"), arch, flags)
-        return path.with_suffix(".ptx").read_text()
+    return compiled(arch, source, include)
 
 
-def tensor_map(x, box, swizzle):
+def matrix_map(x, box, swizzle):
     """A map of a matrix with contiguous rows; `swizzle` is the width of a box in bytes."""
-    if swizzle:
-        box = (swizzle // x.element_size(), box[1])
-    mode = {0: 0, 32: 1, 64: 2, 128: 3}[swizzle]
-    status, made = cuda.cuTensorMapEncodeTiled(
-        cuda.CUtensorMapDataType(TYPES[x.dtype]), 2, x.data_ptr(), [x.shape[1], x.shape[0]],
-        [x.stride(0) * x.element_size()],
-        list(box), [1, 1], cuda.CUtensorMapInterleave(0), cuda.CUtensorMapSwizzle(mode),
-        cuda.CUtensorMapL2promotion(3),
-        cuda.CUtensorMapFloatOOBfill(0),
-    )  # fmt: skip
-    assert status == 0, status
-    return made
+    return tensor_map(x, (swizzle // x.element_size(), box[1]) if swizzle else box, swizzle)
 
 
-def launch(ptx, threads, smem, arguments, cluster=1):
-    _, module = cuda.cuModuleLoadData(ptx.encode())
-    name = re.search(r"\.entry\s+(\w+)", ptx).group(1)
-    _, function = cuda.cuModuleGetFunction(module, name.encode())
-    config = cuda.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = SMS, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-    config.sharedMemBytes = smem
-    attribute = cuda.CUlaunchAttribute()
-    attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-    attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cluster, 1, 1
-    config.attrs, config.numAttrs = [attribute], 1
-    kinds = {
-        torch.Tensor: ctypes.c_void_p,
-        int: ctypes.c_uint32,
-        cuda.CUtensorMap: None,
-        type(None): ctypes.c_void_p,
-    }
-    values = tuple(x.data_ptr() if isinstance(x, torch.Tensor) else 0 if x is None else x for x in arguments)
-    status, *_ = cuda.cuLaunchKernelEx(
-        config, function, (values, tuple(kinds[type(x)] for x in arguments)), 0
-    )
-    assert status == 0, status
+def start(ptx, threads, smem, arguments, cluster=1):
+    """Launch on all SMs: tensors and None are pointers, numbers of 32 bits."""
+    parameters = [
+        x if hasattr(x, "getPtr")
+        else ctypes.c_uint32(x) if isinstance(x, int)
+        else ctypes.c_void_p(None if x is None else x.data_ptr())
+        for x in arguments
+    ]  # fmt: skip
+    launch(ptx, (SMS, 1, 1), threads, smem, parameters, cluster)
 
 
 K_MAJOR = "cute::UMMA::Major::K"
@@ -99,18 +57,18 @@ def hopper(m, n, k, block_m, stages, cluster=1, on_a=False, groups=1, kind=NORMA
     a, b = rand(rows, k, dtype=torch.bfloat16), rand(n * groups, k, dtype=torch.bfloat16)
     d = torch.zeros(rows, n, dtype=torch.bfloat16, device="cuda")
     math = 128 if block_m <= 64 else 256
-    ptx = compiled(
+    ptx = instance(
         "sm_90a", "sm90_bf16_gemm", "sm90_bf16_gemm_impl", K_MAJOR, K_MAJOR, 0, n, k, groups, block_m, 128,
         64, 128, 128, 128,
         stages, 128, math, cluster, str(on_a).lower(), SMS, kind, "false", BF16,
     )  # fmt: skip
     maps = (
-        tensor_map(a, (64, block_m), 128),
-        tensor_map(b, (64, 128), 128),
-        tensor_map(d, (128, block_m), 128),
+        matrix_map(a, (64, block_m), 128),
+        matrix_map(b, (64, 128), 128),
+        matrix_map(d, (128, block_m), 128),
     )
     smem = block_m * 128 * 2 + stages * (block_m + 128) * 64 * 2 + 512
-    launch(ptx, 128 + math, smem, [layout, m, n, k, *maps], cluster)
+    start(ptx, 128 + math, smem, [layout, m, n, k, *maps], cluster)
     return a.float(), b.float(), d.float()
 
 
@@ -152,19 +110,19 @@ def hopper_fp8_scaled():
     a, b = (rand(x, k).to(torch.float8_e4m3fn) for x in (m, n))
     sa, sb = torch.rand(k // 128, m, device="cuda") + 0.5, torch.rand(n // 128, k // 128, device="cuda") + 0.5
     d = torch.zeros(m, n, dtype=torch.bfloat16, device="cuda")
-    ptx = compiled(
+    ptx = instance(
         "sm_90a", "sm90_fp8_gemm_1d2d", "sm90_fp8_gemm_1d2d_impl", K_MAJOR, 0, n, k, 1, 64, 128, 128, 128,
         128, 128, stages, 128,
         128, 1, "false", SMS, NORMAL, BF16, "epilogue::transform::EpilogueIdentity",
     )  # fmt: skip
     maps = (
-        tensor_map(a, (128, 64), 128),
-        tensor_map(b, (128, 128), 128),
-        tensor_map(d, (128, 64), 128),
-        tensor_map(sa, (64, 1), 0),
+        matrix_map(a, (128, 64), 128),
+        matrix_map(b, (128, 128), 128),
+        matrix_map(d, (128, 64), 128),
+        matrix_map(sa, (64, 1), 0),
     )
     smem = 64 * 128 * 2 + stages * ((64 + 128) * 128 + 64 * 4) + 4096
-    launch(ptx, 256, smem, [sb, None, m, n, k, *maps])
+    start(ptx, 256, smem, [sb, None, m, n, k, *maps])
     wide = [s.repeat_interleave(128, 1) for s in (sa.T, sb.repeat_interleave(128, 0))]
     close(d, (a.float() * wide[0]) @ (b.float() * wide[1]).T, 0.01)
 
@@ -172,18 +130,18 @@ def hopper_fp8_scaled():
 def blackwell(m, n, k, stages, cluster):
     a, b = rand(m, k, dtype=torch.bfloat16), rand(n, k, dtype=torch.bfloat16)
     d = torch.zeros(m, n, dtype=torch.bfloat16, device="cuda")
-    ptx = compiled(
+    ptx = instance(
         "sm_100a", "sm100_bf16_gemm", "sm100_bf16_gemm_impl", K_MAJOR, K_MAJOR, 0, n, k, 128, 128, 64, 1, 128,
         128, 128, stages, 128,
         128, cluster, "false", SMS, 128, "false", "false", NORMAL, "false", BF16, 100,
     )  # fmt: skip
     maps = (
-        tensor_map(a, (64, 128), 128),
-        tensor_map(b, (64, 128 // cluster), 128),
-        tensor_map(d, (128, 128), 128),
+        matrix_map(a, (64, 128), 128),
+        matrix_map(b, (64, 128 // cluster), 128),
+        matrix_map(d, (128, 128), 128),
     )
     smem = 2 * 128 * 128 + stages * (128 + 128) * 64 * 2 + 1024
-    launch(ptx, 256, smem, [None, m, n, k, *maps], cluster)
+    start(ptx, 256, smem, [None, m, n, k, *maps], cluster)
     close(d.float(), a.float() @ b.float().T, 0.01)
 
 
