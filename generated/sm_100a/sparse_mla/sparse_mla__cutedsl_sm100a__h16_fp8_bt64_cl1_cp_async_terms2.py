@@ -79,6 +79,7 @@ HEADS = 16  # query heads
 TILE = 64  # tokens per tile
 TILES = 4
 TILE_STAGES = 2
+COLUMNS = 32
 ROPE_DIM = 64
 LATENT_DIM = 512
 GROUPS = 4
@@ -87,9 +88,9 @@ SOFTMAX_THREADS = 128
 LOG2_E = 1.4426950408889634
 GROUP = 128
 
-QK = tcgen05.Product("float8_e4m3", TILE, HEADS * 2, GROUP, "k", "k")
+QK = tcgen05.Product("float8_e4m3", TILE, COLUMNS, GROUP, "k", "k")
 QK_PE = tcgen05.Product("bfloat16", TILE, HEADS, ROPE_DIM, "k", "k")
-PV = tcgen05.Product("float8_e4m3", GROUP, HEADS * 2, TILE, "mn", "mn")
+PV = tcgen05.Product("float8_e4m3", GROUP, COLUMNS, TILE, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
@@ -131,14 +132,14 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, HEADS * 2 * LATENT_DIM], 1024]
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, COLUMNS * LATENT_DIM], 1024]
     qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * ROPE_DIM], 1024]
     unit_s: cute.struct.Align[cute.struct.MemRange[Float32, HEADS * GROUPS], 128]
     kv_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, TILES * TILE * LATENT_DIM], 1024]
     pe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILES * TILE * ROPE_DIM], 1024]
     scale_s: cute.struct.Align[cute.struct.MemRange[Float32, TILES * TILE * GROUPS], 128]
     p_s: cute.struct.Align[
-        cute.struct.MemRange[cutlass.Float8E4M3FN, TILE_STAGES * TILE * (GROUPS * (HEADS * 2))], 1024
+        cute.struct.MemRange[cutlass.Float8E4M3FN, TILE_STAGES * TILE * (GROUPS * COLUMNS)], 1024
     ]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * HEADS * 4], 128]
     stat_s: cute.struct.Align[cute.struct.MemRange[Float32, HEADS + GROUPS], 128]
@@ -172,11 +173,11 @@ def split_queries(
 
     Eight lanes have a group of a head. The target's padding becomes zero.
     """
-    words = cute.make_rmem_tensor(HEADS // 4 * 8, cutlass.Uint32)
+    words = cute.make_rmem_tensor(COLUMNS // 2 // 4 * 8, cutlass.Uint32)
     values = cute.make_rmem_tensor(16, Float32)
     beside = cute.make_rmem_tensor(4, cutlass.Uint32)
     # All reads come before the first write: a compiler moves no read past a write.
-    for i in cutlass.range_constexpr(HEADS // 4):
+    for i in cutlass.range_constexpr(COLUMNS // 2 // 4):
         item = i * 16 + thread // 8
         of_head = q + Int64(row) * q_stride_0 + Int64(item // 4) * q_stride_1 + item % 4 * 128
         warps.load_vector(words, i * 8, 4, of_head + thread % 8 * 16, item // 4 < HEADS)
@@ -186,7 +187,7 @@ def split_queries(
     warps.store_vector(
         beside, 0, warps.piece(rope, 8, thread // 8, thread % 8 * 8, (HEADS, ROPE_DIM), 128).iterator
     )
-    for i in cutlass.range_constexpr(HEADS // 4):
+    for i in cutlass.range_constexpr(COLUMNS // 2 // 4):
         item = i * 16 + thread // 8
         most = Float32(0.0)
         for w in cutlass.range_constexpr(8):
@@ -204,12 +205,12 @@ def split_queries(
         for quad in cutlass.range_constexpr(4):
             terms.store_terms(
                 warps.piece(
-                    target, 4, item // 4, item % 4 * 128 + thread % 8 * 16 + quad * 4,
-                    (HEADS * 2, LATENT_DIM), 128
+                    target, 4, item // 4, item % 4 * 128 + thread % 8 * 16 + quad * 4, (COLUMNS, LATENT_DIM),
+                    128
                 ).iterator,
                 warps.piece(
-                    target, 4, HEADS + item // 4, item % 4 * 128 + thread % 8 * 16 + quad * 4,
-                    (HEADS * 2, LATENT_DIM), 128
+                    target, 4, COLUMNS // 2 + item // 4, item % 4 * 128 + thread % 8 * 16 + quad * 4,
+                    (COLUMNS, LATENT_DIM), 128
                 ).iterator,
                 values, quad * 4
             )
@@ -233,7 +234,7 @@ def vote(low, high, cached):
 def take_scales(scales, units, lift, of_tile, thread, lane):
     """Read the scales of the thread's two tokens, and raise the units to those of the whole tile.
 
-    `risen` tells whether a unit rose. `lift` is by what the sums of each group must be multiplied.
+    `lift` is by what the sums of each group must be multiplied: 1 if its unit did not rise.
     """
     two = cute.make_rmem_tensor(8, Float32)
     cute.autovec_copy(warps.piece(of_tile, 4, thread // 32 * 16 + lane // 4, 0, (TILE, GROUPS), 0), scales)
@@ -243,7 +244,6 @@ def take_scales(scales, units, lift, of_tile, thread, lane):
         warps.few(scales, 4, 4)
     )
     cute.autovec_copy(warps.piece(of_tile, 4, 32 + lane, 0, (TILE, GROUPS), 0), warps.few(two, 4, 4))
-    above = Boolean(False)
     for g in cutlass.range_constexpr(4):
         most = cute.arch.fmax(cute.arch.fmax(two[g], 0 - two[g]), cute.arch.fmax(two[4 + g], 0 - two[4 + g]))
         unit = cute.arch.fmax(
@@ -253,10 +253,17 @@ def take_scales(scales, units, lift, of_tile, thread, lane):
             ),
             units[g]
         )
-        above = above | (unit > units[g])
         lift[g] = units[g] * scalars.float_of(2130706432 - scalars.bits_of(unit))
         units[g] = unit
-    risen = warps.any_lane(above)
+
+
+@cute.jit
+def find_risen(lift):
+    """Whether the unit of a group rose."""
+    below = Boolean(False)
+    for g in cutlass.range_constexpr(4):
+        below = below | (lift[g] < 1.0)
+    risen = warps.any_lane(below)
     return risen
 
 
@@ -429,17 +436,17 @@ def leave_group_factors_lift(stat_s, factors, thread):
 @cute.jit
 def rescale_terms(acc, held, stat_s, thread):
     """Multiply O^T of both terms by each head's factor and each group's."""
-    factors = cute.make_rmem_tensor(HEADS, Float32)
-    for quad in cutlass.range_constexpr(HEADS // 4):
+    factors = cute.make_rmem_tensor(COLUMNS // 2, Float32)
+    for quad in cutlass.range_constexpr(COLUMNS // 2 // 4):
         cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
     for g in cutlass.range(4, unroll=1):
-        of_group = stat_s[HEADS + g]
-        fragment_sm100.load_columns(held, acc, g * (HEADS * 2), thread)
-        for i in cutlass.range_constexpr(HEADS):
+        of_group = stat_s[COLUMNS // 2 + g]
+        fragment_sm100.load_columns(held, acc, g * COLUMNS, thread)
+        for i in cutlass.range_constexpr(COLUMNS // 2):
             factor = factors[i % 4 // 2 * 8 + i // 4 * 2 + i % 2] * of_group
             held[i] = held[i] * factor
-            held[HEADS + i] = held[HEADS + i] * factor
-        fragment_sm100.store_columns(held, acc, g * (HEADS * 2), thread)
+            held[COLUMNS // 2 + i] = held[COLUMNS // 2 + i] * factor
+        fragment_sm100.store_columns(held, acc, g * COLUMNS, thread)
 
 
 @cute.jit
@@ -464,12 +471,11 @@ def store_weights_in_terms(target, scores, scales, units, thread, lane):
         terms.store_terms(
             warps.piece(
                 target, 4, thread // 32 * 16 + lane // 4, g * (2 * (HEADS // 2 * 2)) + thread % 4 * 4,
-                (TILE, GROUPS * (HEADS * 2)), 32
+                (TILE, GROUPS * COLUMNS), 32
             ).iterator,
             warps.piece(
                 target, 4, thread // 32 * 16 + lane // 4,
-                g * (2 * (HEADS // 2 * 2)) + HEADS // 2 * 2 + thread % 4 * 4, (TILE, GROUPS * (HEADS * 2)),
-                32
+                g * (2 * (HEADS // 2 * 2)) + HEADS // 2 * 2 + thread % 4 * 4, (TILE, GROUPS * COLUMNS), 32
             ).iterator,
             four, 0
         )
@@ -481,12 +487,11 @@ def store_weights_in_terms(target, scores, scales, units, thread, lane):
         terms.store_terms(
             warps.piece(
                 target, 4, thread // 32 * 16 + lane // 4 + 8, g * (2 * (HEADS // 2 * 2)) + thread % 4 * 4,
-                (TILE, GROUPS * (HEADS * 2)), 32
+                (TILE, GROUPS * COLUMNS), 32
             ).iterator,
             warps.piece(
                 target, 4, thread // 32 * 16 + lane // 4 + 8,
-                g * (2 * (HEADS // 2 * 2)) + HEADS // 2 * 2 + thread % 4 * 4, (TILE, GROUPS * (HEADS * 2)),
-                32
+                g * (2 * (HEADS // 2 * 2)) + HEADS // 2 * 2 + thread % 4 * 4, (TILE, GROUPS * COLUMNS), 32
             ).iterator,
             four, 0
         )
@@ -549,8 +554,8 @@ def write_terms_split(to, acc, row, split, some, held, stat_s, splits, thread):
 
     Without `some` live tile it writes zeros.
     """
-    factors = cute.make_rmem_tensor(HEADS, Float32)
-    for quad in cutlass.range_constexpr(HEADS // 4):
+    factors = cute.make_rmem_tensor(COLUMNS // 2, Float32)
+    for quad in cutlass.range_constexpr(COLUMNS // 2 // 4):
         cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
     of_head_0 = to + Int64((row * splits + split) * HEADS) * 512 + thread
     of_head_1 = to + Int64((row * splits + split) * HEADS + 1) * 512 + thread
@@ -569,28 +574,58 @@ def write_terms_split(to, acc, row, split, some, held, stat_s, splits, thread):
     of_head_14 = to + Int64((row * splits + split) * HEADS + 14) * 512 + thread
     of_head_15 = to + Int64((row * splits + split) * HEADS + 15) * 512 + thread
     for g in cutlass.range(4, unroll=1):
-        of_group = stat_s[HEADS + g]
+        of_group = stat_s[COLUMNS // 2 + g]
         if some:
-            fragment_sm100.load_columns(held, acc, g * (HEADS * 2), thread)
+            fragment_sm100.load_columns(held, acc, g * COLUMNS, thread)
         else:
-            for i in cutlass.range_constexpr(HEADS * 2):
+            for i in cutlass.range_constexpr(COLUMNS):
                 held[i] = Float32(0.0)
-        of_head_0[g * 128] = ((held[0] + held[HEADS] * 0.0625) * (factors[0] * of_group)).to(Float32)
-        of_head_1[g * 128] = ((held[1] + held[HEADS + 1] * 0.0625) * (factors[1] * of_group)).to(Float32)
-        of_head_2[g * 128] = ((held[2] + held[HEADS + 2] * 0.0625) * (factors[8] * of_group)).to(Float32)
-        of_head_3[g * 128] = ((held[3] + held[HEADS + 3] * 0.0625) * (factors[9] * of_group)).to(Float32)
-        of_head_4[g * 128] = ((held[4] + held[HEADS + 4] * 0.0625) * (factors[2] * of_group)).to(Float32)
-        of_head_5[g * 128] = ((held[5] + held[HEADS + 5] * 0.0625) * (factors[3] * of_group)).to(Float32)
-        of_head_6[g * 128] = ((held[6] + held[HEADS + 6] * 0.0625) * (factors[10] * of_group)).to(Float32)
-        of_head_7[g * 128] = ((held[7] + held[HEADS + 7] * 0.0625) * (factors[11] * of_group)).to(Float32)
-        of_head_8[g * 128] = ((held[8] + held[HEADS + 8] * 0.0625) * (factors[4] * of_group)).to(Float32)
-        of_head_9[g * 128] = ((held[9] + held[HEADS + 9] * 0.0625) * (factors[5] * of_group)).to(Float32)
-        of_head_10[g * 128] = ((held[10] + held[HEADS + 10] * 0.0625) * (factors[12] * of_group)).to(Float32)
-        of_head_11[g * 128] = ((held[11] + held[HEADS + 11] * 0.0625) * (factors[13] * of_group)).to(Float32)
-        of_head_12[g * 128] = ((held[12] + held[HEADS + 12] * 0.0625) * (factors[6] * of_group)).to(Float32)
-        of_head_13[g * 128] = ((held[13] + held[HEADS + 13] * 0.0625) * (factors[7] * of_group)).to(Float32)
-        of_head_14[g * 128] = ((held[14] + held[HEADS + 14] * 0.0625) * (factors[14] * of_group)).to(Float32)
-        of_head_15[g * 128] = ((held[15] + held[HEADS + 15] * 0.0625) * (factors[15] * of_group)).to(Float32)
+        of_head_0[g * 128] = ((held[0] + held[COLUMNS // 2] * 0.0625) * (factors[0] * of_group)).to(Float32)
+        of_head_1[g * 128] = ((held[1] + held[COLUMNS // 2 + 1] * 0.0625) * (factors[1] * of_group)).to(
+            Float32
+        )
+        of_head_2[g * 128] = ((held[2] + held[COLUMNS // 2 + 2] * 0.0625) * (factors[8] * of_group)).to(
+            Float32
+        )
+        of_head_3[g * 128] = ((held[3] + held[COLUMNS // 2 + 3] * 0.0625) * (factors[9] * of_group)).to(
+            Float32
+        )
+        of_head_4[g * 128] = ((held[4] + held[COLUMNS // 2 + 4] * 0.0625) * (factors[2] * of_group)).to(
+            Float32
+        )
+        of_head_5[g * 128] = ((held[5] + held[COLUMNS // 2 + 5] * 0.0625) * (factors[3] * of_group)).to(
+            Float32
+        )
+        of_head_6[g * 128] = ((held[6] + held[COLUMNS // 2 + 6] * 0.0625) * (factors[10] * of_group)).to(
+            Float32
+        )
+        of_head_7[g * 128] = ((held[7] + held[COLUMNS // 2 + 7] * 0.0625) * (factors[11] * of_group)).to(
+            Float32
+        )
+        of_head_8[g * 128] = ((held[8] + held[COLUMNS // 2 + 8] * 0.0625) * (factors[4] * of_group)).to(
+            Float32
+        )
+        of_head_9[g * 128] = ((held[9] + held[COLUMNS // 2 + 9] * 0.0625) * (factors[5] * of_group)).to(
+            Float32
+        )
+        of_head_10[g * 128] = ((held[10] + held[COLUMNS // 2 + 10] * 0.0625) * (factors[12] * of_group)).to(
+            Float32
+        )
+        of_head_11[g * 128] = ((held[11] + held[COLUMNS // 2 + 11] * 0.0625) * (factors[13] * of_group)).to(
+            Float32
+        )
+        of_head_12[g * 128] = ((held[12] + held[COLUMNS // 2 + 12] * 0.0625) * (factors[6] * of_group)).to(
+            Float32
+        )
+        of_head_13[g * 128] = ((held[13] + held[COLUMNS // 2 + 13] * 0.0625) * (factors[7] * of_group)).to(
+            Float32
+        )
+        of_head_14[g * 128] = ((held[14] + held[COLUMNS // 2 + 14] * 0.0625) * (factors[14] * of_group)).to(
+            Float32
+        )
+        of_head_15[g * 128] = ((held[15] + held[COLUMNS // 2 + 15] * 0.0625) * (factors[15] * of_group)).to(
+            Float32
+        )
 
 
 @cute.jit
@@ -621,8 +656,8 @@ def write_terms(to, to_stride_0, to_stride_1, acc, row, some, held, stat_s, thre
 
     Without `some` live tile it writes zeros.
     """
-    factors = cute.make_rmem_tensor(HEADS, Float32)
-    for quad in cutlass.range_constexpr(HEADS // 4):
+    factors = cute.make_rmem_tensor(COLUMNS // 2, Float32)
+    for quad in cutlass.range_constexpr(COLUMNS // 2 // 4):
         cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
     of_head_0 = to + Int64(row) * to_stride_0 + Int64(0) * to_stride_1 + thread
     of_head_1 = to + Int64(row) * to_stride_0 + Int64(1) * to_stride_1 + thread
@@ -641,56 +676,58 @@ def write_terms(to, to_stride_0, to_stride_1, acc, row, some, held, stat_s, thre
     of_head_14 = to + Int64(row) * to_stride_0 + Int64(14) * to_stride_1 + thread
     of_head_15 = to + Int64(row) * to_stride_0 + Int64(15) * to_stride_1 + thread
     for g in cutlass.range(4, unroll=1):
-        of_group = stat_s[HEADS + g]
+        of_group = stat_s[COLUMNS // 2 + g]
         if some:
-            fragment_sm100.load_columns(held, acc, g * (HEADS * 2), thread)
+            fragment_sm100.load_columns(held, acc, g * COLUMNS, thread)
         else:
-            for i in cutlass.range_constexpr(HEADS * 2):
+            for i in cutlass.range_constexpr(COLUMNS):
                 held[i] = Float32(0.0)
-        of_head_0[g * 128] = ((held[0] + held[HEADS] * 0.0625) * (factors[0] * of_group)).to(cutlass.BFloat16)
-        of_head_1[g * 128] = ((held[1] + held[HEADS + 1] * 0.0625) * (factors[1] * of_group)).to(
+        of_head_0[g * 128] = ((held[0] + held[COLUMNS // 2] * 0.0625) * (factors[0] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_2[g * 128] = ((held[2] + held[HEADS + 2] * 0.0625) * (factors[8] * of_group)).to(
+        of_head_1[g * 128] = ((held[1] + held[COLUMNS // 2 + 1] * 0.0625) * (factors[1] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_3[g * 128] = ((held[3] + held[HEADS + 3] * 0.0625) * (factors[9] * of_group)).to(
+        of_head_2[g * 128] = ((held[2] + held[COLUMNS // 2 + 2] * 0.0625) * (factors[8] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_4[g * 128] = ((held[4] + held[HEADS + 4] * 0.0625) * (factors[2] * of_group)).to(
+        of_head_3[g * 128] = ((held[3] + held[COLUMNS // 2 + 3] * 0.0625) * (factors[9] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_5[g * 128] = ((held[5] + held[HEADS + 5] * 0.0625) * (factors[3] * of_group)).to(
+        of_head_4[g * 128] = ((held[4] + held[COLUMNS // 2 + 4] * 0.0625) * (factors[2] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_6[g * 128] = ((held[6] + held[HEADS + 6] * 0.0625) * (factors[10] * of_group)).to(
+        of_head_5[g * 128] = ((held[5] + held[COLUMNS // 2 + 5] * 0.0625) * (factors[3] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_7[g * 128] = ((held[7] + held[HEADS + 7] * 0.0625) * (factors[11] * of_group)).to(
+        of_head_6[g * 128] = ((held[6] + held[COLUMNS // 2 + 6] * 0.0625) * (factors[10] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_8[g * 128] = ((held[8] + held[HEADS + 8] * 0.0625) * (factors[4] * of_group)).to(
+        of_head_7[g * 128] = ((held[7] + held[COLUMNS // 2 + 7] * 0.0625) * (factors[11] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_9[g * 128] = ((held[9] + held[HEADS + 9] * 0.0625) * (factors[5] * of_group)).to(
+        of_head_8[g * 128] = ((held[8] + held[COLUMNS // 2 + 8] * 0.0625) * (factors[4] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_10[g * 128] = ((held[10] + held[HEADS + 10] * 0.0625) * (factors[12] * of_group)).to(
+        of_head_9[g * 128] = ((held[9] + held[COLUMNS // 2 + 9] * 0.0625) * (factors[5] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_11[g * 128] = ((held[11] + held[HEADS + 11] * 0.0625) * (factors[13] * of_group)).to(
+        of_head_10[g * 128] = ((held[10] + held[COLUMNS // 2 + 10] * 0.0625) * (factors[12] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_12[g * 128] = ((held[12] + held[HEADS + 12] * 0.0625) * (factors[6] * of_group)).to(
+        of_head_11[g * 128] = ((held[11] + held[COLUMNS // 2 + 11] * 0.0625) * (factors[13] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_13[g * 128] = ((held[13] + held[HEADS + 13] * 0.0625) * (factors[7] * of_group)).to(
+        of_head_12[g * 128] = ((held[12] + held[COLUMNS // 2 + 12] * 0.0625) * (factors[6] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_14[g * 128] = ((held[14] + held[HEADS + 14] * 0.0625) * (factors[14] * of_group)).to(
+        of_head_13[g * 128] = ((held[13] + held[COLUMNS // 2 + 13] * 0.0625) * (factors[7] * of_group)).to(
             cutlass.BFloat16
         )
-        of_head_15[g * 128] = ((held[15] + held[HEADS + 15] * 0.0625) * (factors[15] * of_group)).to(
+        of_head_14[g * 128] = ((held[14] + held[COLUMNS // 2 + 14] * 0.0625) * (factors[14] * of_group)).to(
+            cutlass.BFloat16
+        )
+        of_head_15[g * 128] = ((held[15] + held[COLUMNS // 2 + 15] * 0.0625) * (factors[15] * of_group)).to(
             cutlass.BFloat16
         )
 
@@ -885,7 +922,7 @@ def softmax(
     sums = cute.make_rmem_tensor(HEADS // 4, Float32)
     top = cute.make_rmem_tensor(HEADS // 4, Float32)
     peak = cute.make_rmem_tensor(HEADS // 4, Float32)
-    held = cute.make_rmem_tensor(HEADS * 2, Float32)
+    held = cute.make_rmem_tensor(COLUMNS, Float32)
     scales = cute.make_rmem_tensor(2 * GROUPS, Float32)
     units = cute.make_rmem_tensor(GROUPS, Float32)
     lift = cute.make_rmem_tensor(GROUPS, Float32)
@@ -937,14 +974,11 @@ def softmax(
                     # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory;
                     # waited for at the release.
                     fragment_sm100.read_accumulator(
-                        partial, tmem + (GROUPS * (HEADS * 2) + it % TILE_STAGES * (GROUPS * (HEADS * 2))),
-                        worker
+                        partial, tmem + (GROUPS * COLUMNS + it % TILE_STAGES * (GROUPS * COLUMNS)), worker
                     )
                     fragment_sm100.read_accumulator(
                         scores,
-                        tmem + (
-                            GROUPS * (HEADS * 2) + GROUPS * (HEADS * 2) * TILE_STAGES + it % TILE_STAGES * HEADS
-                        ),
+                        tmem + (GROUPS * COLUMNS + GROUPS * COLUMNS * TILE_STAGES + it % TILE_STAGES * HEADS),
                         worker
                     )
                     cute.arch.fence_view_async_tmem_load()
@@ -953,12 +987,11 @@ def softmax(
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive(s_empty + it % TILE_STAGES)
                     cute.arch.mbarrier_wait(kv_full + it % TILES, (it // TILES) & 1)
-                    risen = take_scales(
-                        scales, units, lift, scale_s + it % TILES * (TILE * GROUPS), worker, lane
-                    )
+                    take_scales(scales, units, lift, scale_s + it % TILES * (TILE * GROUPS), worker, lane)
                     cute.arch.sync_warp()
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive(kv_empty + it % TILES)
+                    risen = find_risen(lift)
                     join_partial_scores(scores, partial, scales, unit_s, worker)
                     mask_scores(scores, in_low, in_high, sm_scale, worker)
                     leave_maxima(red_s + it % 2 * (HEADS * 4), scores, worker)
@@ -977,8 +1010,8 @@ def softmax(
                     cute.arch.mbarrier_wait(p_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
                     weigh_tokens(scores, sums, peak)
                     store_weights_in_terms(
-                        p_s + it % TILE_STAGES * (TILE * (GROUPS * (HEADS * 2))), scores, scales, units,
-                        worker, lane
+                        p_s + it % TILE_STAGES * (TILE * (GROUPS * COLUMNS)), scores, scales, units, worker,
+                        lane
                     )
                     # If O was not rescaled, wait for it here: a parity tells only adjacent phases apart.
                     if (it > begin) & (grown == False):
@@ -1112,11 +1145,11 @@ def mma(
 ):
     """Issues every tcgen05.mma and commit."""
     qk_a = QK.operand_a(kv_s, TILE, LATENT_DIM, TILES, 128)
-    qk_b = QK.operand_b(q_s, HEADS * 2, LATENT_DIM, 1, 128)
+    qk_b = QK.operand_b(q_s, COLUMNS, LATENT_DIM, 1, 128)
     qk_pe_a = QK_PE.operand_a(pe_s, TILE, ROPE_DIM, TILES, 128)
     qk_pe_b = QK_PE.operand_b(qpe_s, HEADS, ROPE_DIM, 1, 128)
     pv_a = PV.operand_a(kv_s, TILE, LATENT_DIM, TILES, 128)
-    pv_b = PV.operand_b(p_s, TILE, GROUPS * (HEADS * 2), TILE_STAGES, 32)
+    pv_b = PV.operand_b(p_s, TILE, GROUPS * COLUMNS, TILE_STAGES, 32)
     share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
     # Unless each query has `splits` parts: whole queries, or units regardless of queries.
@@ -1156,19 +1189,13 @@ def mma(
                         QK.multiply(
                             qk_a[None, None, None, it % TILES * (LATENT_DIM // GROUP) + g],
                             qk_b[None, None, None, g],
-                            tmem + (
-                                GROUPS * (HEADS * 2) + it % TILE_STAGES * (GROUPS * (HEADS * 2)) + g * (
-                                    HEADS * 2
-                                )
-                            ),
+                            tmem + (GROUPS * COLUMNS + it % TILE_STAGES * (GROUPS * COLUMNS) + g * COLUMNS),
                             False
                         )
                     # the rope dims
                     QK_PE.multiply(
                         qk_pe_a[None, None, None, it % TILES], qk_pe_b[None, None, None, 0],
-                        tmem + (
-                            GROUPS * (HEADS * 2) + GROUPS * (HEADS * 2) * TILE_STAGES + it % TILE_STAGES * HEADS
-                        ),
+                        tmem + (GROUPS * COLUMNS + GROUPS * COLUMNS * TILE_STAGES + it % TILE_STAGES * HEADS),
                         False
                     )
                     with cute.arch.elect_one():
@@ -1185,11 +1212,8 @@ def mma(
                         # O^T += V^T P^T, a group of the dims
                         PV.multiply(
                             pv_a[None, None, None, before % TILES * (LATENT_DIM // GROUP) + g],
-                            pv_b[
-                                None, None, None,
-                                before % TILE_STAGES * (GROUPS * (HEADS * 2) // (HEADS * 2)) + g
-                            ],
-                            tmem + g * (HEADS * 2), before > begin
+                            pv_b[None, None, None, before % TILE_STAGES * (GROUPS * COLUMNS // COLUMNS) + g],
+                            tmem + g * COLUMNS, before > begin
                         )
                     with cute.arch.elect_one():
                         tcgen05.commit(kv_empty + before % TILES)

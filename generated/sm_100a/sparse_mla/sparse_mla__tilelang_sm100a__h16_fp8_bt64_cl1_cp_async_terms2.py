@@ -81,6 +81,7 @@ HEADS = 16  # query heads
 TILE = 64  # tokens per tile
 TILES = 4
 TILE_STAGES = 2
+COLUMNS = 32
 ROPE_DIM = 64
 LATENT_DIM = 512
 GROUPS = 4
@@ -104,11 +105,11 @@ def split_queries(target, target_slot, units, rope, rope_slot, q, q_pe, row, thr
 
     Eight lanes have a group of a head. The target's padding becomes zero.
     """
-    words = T.alloc_local((HEADS // 4 * 8,), "uint32")
+    words = T.alloc_local((COLUMNS // 2 // 4 * 8,), "uint32")
     values = T.alloc_local((16,), "float32")
     beside = T.alloc_local((4,), "uint32")
     # All reads come before the first write: a compiler moves no read past a write.
-    for i in T.unroll(HEADS // 4):
+    for i in T.unroll(COLUMNS // 2 // 4):
         item = i * 16 + T.truncdiv(thread, 8)
         warps.load_vector(
             words, i * 8, 4,
@@ -125,7 +126,7 @@ def split_queries(target, target_slot, units, rope, rope_slot, q, q_pe, row, thr
         T.truncdiv(thread, 8) < HEADS
     )
     warps.store_vector(beside, 0, rope[rope_slot, T.truncdiv(thread, 8), T.truncmod(thread, 8) * 8])
-    for i in T.unroll(HEADS // 4):
+    for i in T.unroll(COLUMNS // 2 // 4):
         item = i * 16 + T.truncdiv(thread, 8)
         most = T.alloc_var("float32", init=0.0)
         for w in T.unroll(8):
@@ -149,7 +150,7 @@ def split_queries(target, target_slot, units, rope, rope_slot, q, q_pe, row, thr
                     T.truncmod(item, 4) * 128 + T.truncmod(thread, 8) * 16 + quad * 4
                 ],
                 target[
-                    target_slot, HEADS + T.truncdiv(item, 4),
+                    target_slot, COLUMNS // 2 + T.truncdiv(item, 4),
                     T.truncmod(item, 4) * 128 + T.truncmod(thread, 8) * 16 + quad * 4
                 ],
                 values, quad * 4
@@ -170,10 +171,10 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
 
 
 @T.macro
-def take_scales(risen: T.Ref, scales, units, lift, of_tile, of_tile_slot, thread, lane):
+def take_scales(scales, units, lift, of_tile, of_tile_slot, thread, lane):
     """Read the scales of the thread's two tokens, and raise the units to those of the whole tile.
 
-    `risen` tells whether a unit rose. `lift` is by what the sums of each group must be multiplied.
+    `lift` is by what the sums of each group must be multiplied: 1 if its unit did not rise.
     """
     two = T.alloc_local((8,), "float32")
     for part in T.vectorized(4):
@@ -186,7 +187,6 @@ def take_scales(risen: T.Ref, scales, units, lift, of_tile, of_tile_slot, thread
         ]
     for part in T.vectorized(4):
         two[4 + part] = of_tile[of_tile_slot, 32 + lane, 0 + part]
-    above = T.alloc_var("bool", init=False)
     for g in T.unroll(4):
         most = T.max(T.max(two[g], 0 - two[g]), T.max(two[4 + g], 0 - two[4 + g]))
         unit = T.max(
@@ -198,10 +198,17 @@ def take_scales(risen: T.Ref, scales, units, lift, of_tile, of_tile_slot, thread
             ),
             units[g]
         )
-        above = above | (unit > units[g])
         lift[g] = units[g] * scalars.float_of(T.uint32(2130706432) - scalars.bits_of(unit))
         units[g] = unit
-    risen = warps.any_lane(above)
+
+
+@T.macro
+def find_risen(risen: T.Ref, lift):
+    """Whether the unit of a group rose."""
+    below = T.alloc_var("bool", init=False)
+    for g in T.unroll(4):
+        below = below | (lift[g] < 1.0)
+    risen = warps.any_lane(below)
 
 
 @T.macro
@@ -382,20 +389,20 @@ def leave_group_factors_lift(stat_s, factors, thread):
 @T.macro
 def rescale_terms(acc, acc_slot, held, stat_s, thread):
     """Multiply O^T of both terms by each head's factor and each group's."""
-    factors = T.alloc_local((HEADS,), "float32")
-    for quad in T.unroll(HEADS // 4):
+    factors = T.alloc_local((COLUMNS // 2,), "float32")
+    for quad in T.unroll(COLUMNS // 2 // 4):
         for part in T.vectorized(4):
             factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
     for g in T.unroll(0, 4, 1, unroll_factor=1):
-        of_group = stat_s[HEADS + g]
-        fragment.load_columns(held, acc, acc_slot, g * (HEADS * 2), thread)
-        for i in T.unroll(HEADS):
+        of_group = stat_s[COLUMNS // 2 + g]
+        fragment.load_columns(held, acc, acc_slot, g * COLUMNS, thread)
+        for i in T.unroll(COLUMNS // 2):
             factor = factors[
                 T.truncdiv(T.truncmod(i, 4), 2) * 8 + T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)
             ] * of_group
             held[i] = held[i] * factor
-            held[HEADS + i] = held[HEADS + i] * factor
-        fragment.store_columns(held, acc, acc_slot, g * (HEADS * 2), thread)
+            held[COLUMNS // 2 + i] = held[COLUMNS // 2 + i] * factor
+        fragment.store_columns(held, acc, acc_slot, g * COLUMNS, thread)
 
 
 @T.macro
@@ -511,64 +518,64 @@ def write_terms_split(to, acc, acc_slot, row, split, some, held, stat_s, thread)
 
     Without `some` live tile it writes zeros.
     """
-    factors = T.alloc_local((HEADS,), "float32")
-    for quad in T.unroll(HEADS // 4):
+    factors = T.alloc_local((COLUMNS // 2,), "float32")
+    for quad in T.unroll(COLUMNS // 2 // 4):
         for part in T.vectorized(4):
             factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
     for g in T.unroll(0, 4, 1, unroll_factor=1):
-        of_group = stat_s[HEADS + g]
+        of_group = stat_s[COLUMNS // 2 + g]
         if some:
-            fragment.load_columns(held, acc, acc_slot, g * (HEADS * 2), thread)
+            fragment.load_columns(held, acc, acc_slot, g * COLUMNS, thread)
         else:
-            for i in T.unroll(HEADS * 2):
+            for i in T.unroll(COLUMNS):
                 held[i] = 0.0
         to[row, split, 0, thread + g * 128] = T.cast(
-            ((held[0] + held[HEADS] * 0.0625) * (factors[0] * of_group)), "float32"
+            ((held[0] + held[COLUMNS // 2] * 0.0625) * (factors[0] * of_group)), "float32"
         )
         to[row, split, 1, thread + g * 128] = T.cast(
-            ((held[1] + held[HEADS + 1] * 0.0625) * (factors[1] * of_group)), "float32"
+            ((held[1] + held[COLUMNS // 2 + 1] * 0.0625) * (factors[1] * of_group)), "float32"
         )
         to[row, split, 8, thread + g * 128] = T.cast(
-            ((held[2] + held[HEADS + 2] * 0.0625) * (factors[8] * of_group)), "float32"
+            ((held[2] + held[COLUMNS // 2 + 2] * 0.0625) * (factors[8] * of_group)), "float32"
         )
         to[row, split, 9, thread + g * 128] = T.cast(
-            ((held[3] + held[HEADS + 3] * 0.0625) * (factors[9] * of_group)), "float32"
+            ((held[3] + held[COLUMNS // 2 + 3] * 0.0625) * (factors[9] * of_group)), "float32"
         )
         to[row, split, 2, thread + g * 128] = T.cast(
-            ((held[4] + held[HEADS + 4] * 0.0625) * (factors[2] * of_group)), "float32"
+            ((held[4] + held[COLUMNS // 2 + 4] * 0.0625) * (factors[2] * of_group)), "float32"
         )
         to[row, split, 3, thread + g * 128] = T.cast(
-            ((held[5] + held[HEADS + 5] * 0.0625) * (factors[3] * of_group)), "float32"
+            ((held[5] + held[COLUMNS // 2 + 5] * 0.0625) * (factors[3] * of_group)), "float32"
         )
         to[row, split, 10, thread + g * 128] = T.cast(
-            ((held[6] + held[HEADS + 6] * 0.0625) * (factors[10] * of_group)), "float32"
+            ((held[6] + held[COLUMNS // 2 + 6] * 0.0625) * (factors[10] * of_group)), "float32"
         )
         to[row, split, 11, thread + g * 128] = T.cast(
-            ((held[7] + held[HEADS + 7] * 0.0625) * (factors[11] * of_group)), "float32"
+            ((held[7] + held[COLUMNS // 2 + 7] * 0.0625) * (factors[11] * of_group)), "float32"
         )
         to[row, split, 4, thread + g * 128] = T.cast(
-            ((held[8] + held[HEADS + 8] * 0.0625) * (factors[4] * of_group)), "float32"
+            ((held[8] + held[COLUMNS // 2 + 8] * 0.0625) * (factors[4] * of_group)), "float32"
         )
         to[row, split, 5, thread + g * 128] = T.cast(
-            ((held[9] + held[HEADS + 9] * 0.0625) * (factors[5] * of_group)), "float32"
+            ((held[9] + held[COLUMNS // 2 + 9] * 0.0625) * (factors[5] * of_group)), "float32"
         )
         to[row, split, 12, thread + g * 128] = T.cast(
-            ((held[10] + held[HEADS + 10] * 0.0625) * (factors[12] * of_group)), "float32"
+            ((held[10] + held[COLUMNS // 2 + 10] * 0.0625) * (factors[12] * of_group)), "float32"
         )
         to[row, split, 13, thread + g * 128] = T.cast(
-            ((held[11] + held[HEADS + 11] * 0.0625) * (factors[13] * of_group)), "float32"
+            ((held[11] + held[COLUMNS // 2 + 11] * 0.0625) * (factors[13] * of_group)), "float32"
         )
         to[row, split, 6, thread + g * 128] = T.cast(
-            ((held[12] + held[HEADS + 12] * 0.0625) * (factors[6] * of_group)), "float32"
+            ((held[12] + held[COLUMNS // 2 + 12] * 0.0625) * (factors[6] * of_group)), "float32"
         )
         to[row, split, 7, thread + g * 128] = T.cast(
-            ((held[13] + held[HEADS + 13] * 0.0625) * (factors[7] * of_group)), "float32"
+            ((held[13] + held[COLUMNS // 2 + 13] * 0.0625) * (factors[7] * of_group)), "float32"
         )
         to[row, split, 14, thread + g * 128] = T.cast(
-            ((held[14] + held[HEADS + 14] * 0.0625) * (factors[14] * of_group)), "float32"
+            ((held[14] + held[COLUMNS // 2 + 14] * 0.0625) * (factors[14] * of_group)), "float32"
         )
         to[row, split, 15, thread + g * 128] = T.cast(
-            ((held[15] + held[HEADS + 15] * 0.0625) * (factors[15] * of_group)), "float32"
+            ((held[15] + held[COLUMNS // 2 + 15] * 0.0625) * (factors[15] * of_group)), "float32"
         )
 
 
@@ -601,64 +608,64 @@ def write_terms(to, acc, acc_slot, row, some, held, stat_s, thread):
 
     Without `some` live tile it writes zeros.
     """
-    factors = T.alloc_local((HEADS,), "float32")
-    for quad in T.unroll(HEADS // 4):
+    factors = T.alloc_local((COLUMNS // 2,), "float32")
+    for quad in T.unroll(COLUMNS // 2 // 4):
         for part in T.vectorized(4):
             factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
     for g in T.unroll(0, 4, 1, unroll_factor=1):
-        of_group = stat_s[HEADS + g]
+        of_group = stat_s[COLUMNS // 2 + g]
         if some:
-            fragment.load_columns(held, acc, acc_slot, g * (HEADS * 2), thread)
+            fragment.load_columns(held, acc, acc_slot, g * COLUMNS, thread)
         else:
-            for i in T.unroll(HEADS * 2):
+            for i in T.unroll(COLUMNS):
                 held[i] = 0.0
         to[row, 0, thread + g * 128] = T.cast(
-            ((held[0] + held[HEADS] * 0.0625) * (factors[0] * of_group)), "bfloat16"
+            ((held[0] + held[COLUMNS // 2] * 0.0625) * (factors[0] * of_group)), "bfloat16"
         )
         to[row, 1, thread + g * 128] = T.cast(
-            ((held[1] + held[HEADS + 1] * 0.0625) * (factors[1] * of_group)), "bfloat16"
+            ((held[1] + held[COLUMNS // 2 + 1] * 0.0625) * (factors[1] * of_group)), "bfloat16"
         )
         to[row, 8, thread + g * 128] = T.cast(
-            ((held[2] + held[HEADS + 2] * 0.0625) * (factors[8] * of_group)), "bfloat16"
+            ((held[2] + held[COLUMNS // 2 + 2] * 0.0625) * (factors[8] * of_group)), "bfloat16"
         )
         to[row, 9, thread + g * 128] = T.cast(
-            ((held[3] + held[HEADS + 3] * 0.0625) * (factors[9] * of_group)), "bfloat16"
+            ((held[3] + held[COLUMNS // 2 + 3] * 0.0625) * (factors[9] * of_group)), "bfloat16"
         )
         to[row, 2, thread + g * 128] = T.cast(
-            ((held[4] + held[HEADS + 4] * 0.0625) * (factors[2] * of_group)), "bfloat16"
+            ((held[4] + held[COLUMNS // 2 + 4] * 0.0625) * (factors[2] * of_group)), "bfloat16"
         )
         to[row, 3, thread + g * 128] = T.cast(
-            ((held[5] + held[HEADS + 5] * 0.0625) * (factors[3] * of_group)), "bfloat16"
+            ((held[5] + held[COLUMNS // 2 + 5] * 0.0625) * (factors[3] * of_group)), "bfloat16"
         )
         to[row, 10, thread + g * 128] = T.cast(
-            ((held[6] + held[HEADS + 6] * 0.0625) * (factors[10] * of_group)), "bfloat16"
+            ((held[6] + held[COLUMNS // 2 + 6] * 0.0625) * (factors[10] * of_group)), "bfloat16"
         )
         to[row, 11, thread + g * 128] = T.cast(
-            ((held[7] + held[HEADS + 7] * 0.0625) * (factors[11] * of_group)), "bfloat16"
+            ((held[7] + held[COLUMNS // 2 + 7] * 0.0625) * (factors[11] * of_group)), "bfloat16"
         )
         to[row, 4, thread + g * 128] = T.cast(
-            ((held[8] + held[HEADS + 8] * 0.0625) * (factors[4] * of_group)), "bfloat16"
+            ((held[8] + held[COLUMNS // 2 + 8] * 0.0625) * (factors[4] * of_group)), "bfloat16"
         )
         to[row, 5, thread + g * 128] = T.cast(
-            ((held[9] + held[HEADS + 9] * 0.0625) * (factors[5] * of_group)), "bfloat16"
+            ((held[9] + held[COLUMNS // 2 + 9] * 0.0625) * (factors[5] * of_group)), "bfloat16"
         )
         to[row, 12, thread + g * 128] = T.cast(
-            ((held[10] + held[HEADS + 10] * 0.0625) * (factors[12] * of_group)), "bfloat16"
+            ((held[10] + held[COLUMNS // 2 + 10] * 0.0625) * (factors[12] * of_group)), "bfloat16"
         )
         to[row, 13, thread + g * 128] = T.cast(
-            ((held[11] + held[HEADS + 11] * 0.0625) * (factors[13] * of_group)), "bfloat16"
+            ((held[11] + held[COLUMNS // 2 + 11] * 0.0625) * (factors[13] * of_group)), "bfloat16"
         )
         to[row, 6, thread + g * 128] = T.cast(
-            ((held[12] + held[HEADS + 12] * 0.0625) * (factors[6] * of_group)), "bfloat16"
+            ((held[12] + held[COLUMNS // 2 + 12] * 0.0625) * (factors[6] * of_group)), "bfloat16"
         )
         to[row, 7, thread + g * 128] = T.cast(
-            ((held[13] + held[HEADS + 13] * 0.0625) * (factors[7] * of_group)), "bfloat16"
+            ((held[13] + held[COLUMNS // 2 + 13] * 0.0625) * (factors[7] * of_group)), "bfloat16"
         )
         to[row, 14, thread + g * 128] = T.cast(
-            ((held[14] + held[HEADS + 14] * 0.0625) * (factors[14] * of_group)), "bfloat16"
+            ((held[14] + held[COLUMNS // 2 + 14] * 0.0625) * (factors[14] * of_group)), "bfloat16"
         )
         to[row, 15, thread + g * 128] = T.cast(
-            ((held[15] + held[HEADS + 15] * 0.0625) * (factors[15] * of_group)), "bfloat16"
+            ((held[15] + held[COLUMNS // 2 + 15] * 0.0625) * (factors[15] * of_group)), "bfloat16"
         )
 
 
@@ -856,7 +863,7 @@ def softmax(
     sums = T.alloc_local((HEADS // 4,), "float32")
     top = T.alloc_local((HEADS // 4,), "float32")
     peak = T.alloc_local((HEADS // 4,), "float32")
-    held = T.alloc_local((HEADS * 2,), "float32")
+    held = T.alloc_local((COLUMNS,), "float32")
     scales = T.alloc_local((2 * GROUPS,), "float32")
     units = T.alloc_local((GROUPS,), "float32")
     lift = T.alloc_local((GROUPS,), "float32")
@@ -912,10 +919,11 @@ def softmax(
                     if T.shuffle_elect(32):
                         T.mbarrier_arrive(s_empty[it % TILE_STAGES])
                     T.mbarrier_wait_parity(kv_full[it % TILES], (it // TILES) & 1)
-                    take_scales(risen, scales, units, lift, scale_s, it % TILES, worker, lane)
+                    take_scales(scales, units, lift, scale_s, it % TILES, worker, lane)
                     T.sync_warp()
                     if T.shuffle_elect(32):
                         T.mbarrier_arrive(kv_empty[it % TILES])
+                    find_risen(risen, lift)
                     join_partial_scores(scores, partial, scales, unit_s, worker)
                     mask_scores(scores, in_low, in_high, sm_scale, worker)
                     leave_maxima(red_s, it % 2, scores, worker)
@@ -1090,7 +1098,7 @@ def mma(
                         # S^T = K Q^T, a group of the dims
                         tcgen05_bytes.multiply_bytes(
                             kv_s, it % TILES, g * GROUP, 128, "k", q_s, 0, g * GROUP, 128, "k", s_t,
-                            (it % TILE_STAGES) * 128 + g * (HEADS * 2), TILE, HEADS * 2, GROUP, True
+                            (it % TILE_STAGES) * 128 + g * COLUMNS, TILE, COLUMNS, GROUP, True
                         )
                     # the rope dims
                     tcgen05.multiply_m64(
@@ -1108,8 +1116,8 @@ def mma(
                         # O^T += V^T P^T, a group of the dims
                         tcgen05_bytes.multiply_bytes(
                             kv_s, before % TILES, g * GROUP, 128, "mn", p_s, before % TILE_STAGES,
-                            g * (HEADS * 2), 32, "mn", o_t, (0) * 128 + g * (HEADS * 2), GROUP, HEADS * 2,
-                            TILE, (before > begin) == False
+                            g * COLUMNS, 32, "mn", o_t, (0) * 128 + g * COLUMNS, GROUP, COLUMNS, TILE,
+                            (before > begin) == False
                         )
                     T.tcgen05_mma_arrive(kv_empty[before % TILES])
                     T.tcgen05_mma_arrive(p_empty[before % TILE_STAGES])
@@ -1162,17 +1170,17 @@ def program():
                 leaf_sm100.SOURCE + warps.SOURCE + floats.SOURCE + scalars.SOURCE + terms.SOURCE
                 + fragment.SOURCE
             )
-            q_s = T.alloc_shared((1, HEADS * 2, LATENT_DIM), "float8_e4m3")
+            q_s = T.alloc_shared((1, COLUMNS, LATENT_DIM), "float8_e4m3")
             qpe_s = T.alloc_shared((1, HEADS, ROPE_DIM), "bfloat16")
             unit_s = T.alloc_shared((HEADS, GROUPS), "float32")
             kv_s = T.alloc_shared((TILES, TILE, LATENT_DIM), "float8_e4m3")
             pe_s = T.alloc_shared((TILES, TILE, ROPE_DIM), "bfloat16")
             scale_s = T.alloc_shared((TILES, TILE, GROUPS), "float32")
-            p_s = T.alloc_shared((TILE_STAGES, TILE, GROUPS * (HEADS * 2)), "float8_e4m3")
+            p_s = T.alloc_shared((TILE_STAGES, TILE, GROUPS * COLUMNS), "float8_e4m3")
             red_s = T.alloc_shared((2, HEADS, 4), "float32")
             stat_s = T.alloc_shared((HEADS + GROUPS,), "float32")
-            o_t = T.alloc_tmem((128, GROUPS * (HEADS * 2)), "float32")
-            s_t = T.alloc_tmem((128, TILE_STAGES * (GROUPS * (HEADS * 2))), "float32")
+            o_t = T.alloc_tmem((128, GROUPS * COLUMNS), "float32")
+            s_t = T.alloc_tmem((128, TILE_STAGES * (GROUPS * COLUMNS)), "float32")
             r_t = T.alloc_tmem((128, 8 * HEADS), "float32")
             T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (kv_s, pe_s, q_s, qpe_s)})
             T.annotate_layout({b: make_quarter_bank_swizzled_layout(b) for b in (p_s,)})

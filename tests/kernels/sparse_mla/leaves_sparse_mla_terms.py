@@ -57,19 +57,27 @@ def copy_stored(p: Probe) -> None:
     )
 
 
-@case(text.take_scales, rises=(False, True))
-def take_scales(p: Probe, rises: bool) -> None:
+@case(text.take_scales)
+def take_scales(p: Probe) -> None:
     p.threads = 128
     of_tile = p.uniform(64, GROUPS) * _powers(p, 64, 1)
     of_tile[::5] = 0
-    of_tile[3, 2] = -100.0 if rises else 0.5
+    of_tile[3, 2] = -100.0
     p.call(
-        p.var("risen", None, dtype="bool", out=True),
         _scales(p),
         _own(p, "units", torch.full((128, GROUPS), 2.0**5), GROUPS),
         _own(p, "lift", None, GROUPS),
         p.shared("scale_s", (64, GROUPS), of_tile, slot=True),
     )
+
+
+@case(text.find_risen, group=(None, 3))
+def find_risen(p: Probe, group: int | None) -> None:
+    p.threads = 128
+    lift = torch.ones(128, GROUPS)
+    if group is not None:
+        lift[:, group] = 0.5
+    p.call(p.var("risen", None, dtype="bool", out=True), _own(p, "lift", lift, GROUPS, out=False))
 
 
 @case(text.join_partial_scores)

@@ -132,25 +132,31 @@ def copy_stored(
 
 @by_text
 def take_scales(
-    m: LeafRecorder, risen: Sets[Boolean], scales: Registers[Float32], units: Registers[Float32],
-    lift: Registers[Float32], of_tile: Shared[Float32],
+    m: LeafRecorder, scales: Registers[Float32], units: Registers[Float32], lift: Registers[Float32],
+    of_tile: Shared[Float32],
 ) -> None:  # fmt: skip
     """Read the scales of the thread's two tokens, and raise the units to those of the whole tile.
 
-    `risen` tells whether a unit rose. `lift` is by what the sums of each group must be multiplied.
+    `lift` is by what the sums of each group must be multiplied: 1 if its unit did not rise.
     """
     row, two = m.thread // WARP * 16 + m.lane // 4, m.local("two", 2 * GROUPS, "float32")
     for half in range(2):
         of_tile.read(scales.group(half * GROUPS, GROUPS), (row + 8 * half, 0))
         of_tile.read(two.group(half * GROUPS, GROUPS), (half * WARP + m.lane, 0))
-    above: Boolean = False
     for g in unrolled(GROUPS):
         most = maximum(maximum(two[g], -two[g]), maximum(two[GROUPS + g], -two[GROUPS + g]))
         unit = named("unit", maximum(_unit(warp_most(bits_of(most))), units[g]))
-        above |= unit > units[g]
         lift[g] = units[g] * _inverse(unit)
         units[g] = unit
-    risen = any_lane(above)
+
+
+@by_text
+def find_risen(m: LeafRecorder, risen: Sets[Boolean], lift: Registers[Float32]) -> None:
+    """Whether the unit of a group rose."""
+    below: Boolean = False
+    for g in unrolled(GROUPS):
+        below |= lift[g] < 1.0
+    risen = any_lane(below)
 
 
 @by_text

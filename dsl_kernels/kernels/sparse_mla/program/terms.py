@@ -46,7 +46,7 @@ TILES = Size(4, "TILES")
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     n = max(head_block(k), BLACKWELL_MIN_N)
-    both, small = n * 2, Size(2, "TILE_STAGES")
+    both, small = Size(n * 2, "COLUMNS"), Size(2, "TILE_STAGES")
     shared, tensor = Space.SHARED, Space.TENSOR
     issuer = Reader("mma", Engine.TCGEN05)
     own = {
@@ -214,8 +214,9 @@ def _softmax(m: Recorder, walk: TilesInTurn) -> None:
                 leaf_sm100.read_accumulator(m, walk.scores, s.r_t, m.thread)
                 s.release()
                 kv = walk.kv.reader.wait(walk.it)
-                leaf.take_scales(m, risen, walk.scales, walk.units, walk.lift, kv.scale_s)
+                leaf.take_scales(m, walk.scales, walk.units, walk.lift, kv.scale_s)
                 kv.release()
+                leaf.find_risen(m, risen, walk.lift)
                 leaf.join_partial_scores(m, walk.scores, walk.partial, walk.scales, walk.unit_s)
                 leaf_softmax.mask_scores(
                     m, walk.scores, low=walk.in_low, high=walk.in_high, sm_scale=walk.sm_scale
