@@ -143,15 +143,9 @@ def outcomes(structure: Structure, folder: Path, most: int) -> Iterator[Outcome]
         except DslKernelError as error:
             yield Outcome(mutant.name, "plan", str(error))
             continue
-<<<<<<< HEAD
-        same = [dsl for dsl in DSLS if before[dsl] is not None and after[dsl] == before[dsl]]
-=======
         in_dsls = [dsl for dsl in DSLS if before[dsl] is not None]
         same = [dsl for dsl in in_dsls if after[dsl] == before[dsl]]
->>>>>>> efc1e501edc4e1240a6ef233dfc497b15b29bde0
         assert all(unspelled(mutant.name, dsl, before[dsl] or "") for dsl in same), (mutant.name, same)
-        if len(same) == len(DSLS):
-            continue  # Neither DSL has a place for it.
         how = interpreted(broken, variant, structure, seconds)
         if how is not None:
             yield Outcome(mutant.name, "interpreter", how)
