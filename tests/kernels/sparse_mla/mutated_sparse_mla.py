@@ -14,7 +14,7 @@ from dsl_kernels.problems.base import Workload
 def _attention(
     form: str, heads: int, *splits: int, topk: int = 448
 ) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
-    """A tail leaves the last tiles without a valid id, holes the first ones; an unsplit call ends differently.
+    """A tail leaves the last tiles without a valid id, holes the first; an unsplit call ends differently.
 
     The cheapest run is first, as it catches most.
 
@@ -39,7 +39,7 @@ def _attention(
 def _v4(
     heads: int, *splits: int, form: str = "v4", topk: int = 330
 ) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
-    """Two scopes with different pages; lengths of both, of `topk` ids at most; one query has no ids in either.
+    """Two scopes with different pages, lengths of both, at most `topk` ids; one query has no ids in either.
 
     Where the first scope has fewer tiles than there are splits, some begin in the second one.
     """
