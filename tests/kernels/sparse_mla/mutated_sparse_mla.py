@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping
 
-from body_mutants import Structure, workload
+from body_mutants import Only, Structure, workload
 
 from dsl_kernels.problems.base import Workload
 
@@ -108,9 +108,10 @@ STRUCTURES = (
 )  # fmt: skip
 
 FETCHED = "no bit depends on what the L2 holds"
+SUMS_LATER = "the sums are committed after the last product of keys and values, and awaited before a CTA ends"
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 # Mutants that may survive, and why their kernel computes the same.
-EXPLAINED: dict[str, str] = {
+EXPLAINED: dict[str, str | Only] = {
     "one more of turn": "a turn behind the last one finds no valid id, and a tile without one is skipped",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
@@ -125,6 +126,10 @@ EXPLAINED: dict[str, str] = {
     **{
         f"{first} and {second} of fetch_v4_half": FETCHED
         for first, second in itertools.pairwise(("ids", "cached", "page_inverse", "page_shift", "page_size"))
+    },
+    **{
+        f"gather_{side}: not of_extra": Only(FETCHED, {"attention exchanged of DeepSeek-V4, Hopper": (3,)})
+        for side in ("left", "right")
     },
     "gather: high and cached of vote": "a gather asks only whether there is a valid id",
     "gather_left: high and cached of vote": "a gather asks only whether there is a valid id",
@@ -144,9 +149,16 @@ EXPLAINED: dict[str, str] = {
     ),
     "release q behind share_sums": "the queries' memory goes back a little later",
     "softmax: release s behind mask_half": "scores are in registers: their slot goes back a little later",
+    "softmax: release s behind mask_rows": "scores are in registers: their slot goes back a little later",
     "right: release far_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "start: not (== splits 1)": "whole queries or shares of them: either way each unit is dealt once",
     "twice drain k": "the second time all slots are free already",
     "twice drain v": "the second time all slots are free already",
+    "keys: drop drain k": SUMS_LATER,
+    "values: drop drain v": SUMS_LATER,
+    "twice drain p": "the second time all slots are free already",
+    "twice drain qs": "the second time all slots are free already",
+    "twice drain qt": "the second time all slots are free already",
+    "right: lse_scale and empty_lse of merge_parts": "the left side stores the lse",
     "drop depend": "without it a launch waits for the whole kernel before it",
 }
