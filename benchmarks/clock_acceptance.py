@@ -93,6 +93,9 @@ def call_of(entry: dict[str, Any], gpu: str) -> registry.Call:
     if entry["form"] == "decode_blocks":
         # A bucket counts keys, whatever the entries name; here all entries name blocks.
         sizes |= {"page_size": 64, "block_size": blocks.BLOCK}
+    if entry["form"].startswith("decode_any"):
+        # A bucket counts keys, whatever the size of pages.
+        sizes["page_size"] = 64
     dims, _ = complete_dims(programs.get(entry["op"]), entry["form"], problem.dims_of(entry["form"], sizes))
     dims |= {name: 0 for name in ("skip_below",) if name in dims}
     return registry.Call(entry["op"], entry["form"], GPUS[gpu].arch.name, dims, GPUS[gpu].device)

@@ -71,7 +71,6 @@ MOST_LINES = 300
 # Each of these is one generated table with a few sentences; the site adds a filter or a list of contents.
 TABLES = {
     "variants.md": "a row for each committed variant",
-    "counters.md": "a row for each tuned winner",
     "reference/commands.md": "a section for each command",
 }
 

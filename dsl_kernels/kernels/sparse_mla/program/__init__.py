@@ -91,7 +91,7 @@ KNOBS = (
 def _structure(k: SimpleNamespace, arch: ArchSpec) -> Any:
     """The module of a kernel's structure."""
     if arch.tmem_columns:
-        if k.terms:
+        if getattr(k, "terms", 0):
             return terms
         return pair if k.tile == 128 else lone if is_lone(k) else blackwell
     return on_m if heads_on_m(k) else on_n
