@@ -80,6 +80,10 @@ OWN_RELEASE = (
     "one thread of a warpgroup gives the tile back when its own warp's wgmma are done, and those of the "
     f"other three may still read it; {RELAXED}"
 )
+MAP_OF_FOUR = (
+    "four warps change the tensor map of the stores, each when its own bulk stores are done, and one warp "
+    "alone issues those: nothing orders another warp's change after stores that use the map, or before others"
+)
 EVERY_WARP = "every warp initialises the same mbarriers; mbarrier.init of one that stands is undefined"
 
 
@@ -198,6 +202,13 @@ PROGRAMS = [
         tmem_dealloc_in_use=DEALLOCATED,
         tmem_use_after_dealloc=DEALLOCATED,
         race=DEALLOCATED,
+    ),
+    *programs(
+        "cutlass",
+        "sm_100a",
+        "extended_dense_gemm_ptr_array",
+        race=MAP_OF_FOUR,
+        missing_tensormap_fence=MAP_OF_FOUR,
     ),
     *programs("cutlass", "sm_100a", "mla_decode_fp8", dsmem_after_exit=LATE_COMMIT),
     *programs("cutlass", "sm_100a", "mixed_input_fmha_decode", race=ZEROED, uninit_memory=ZEROED),

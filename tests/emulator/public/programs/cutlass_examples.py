@@ -150,6 +150,7 @@ CALLS = {
     "efc_synthetic": (EFC + "synthetic_custom_epilogue_dense_gemm.py", "--mnkl 256,256,256,1"),
     "extended_memcpy": ("cute_ext/ampere/memcpy_simt_universal_copy.py", ""),
     "extended_dense_gemm": (EXTENDED + "dense_gemm.py", "--mnkl 256,256,256,1"),
+    "extended_dense_gemm_ptr_array": (EXTENDED + "dense_gemm_ptr_array.py", "--mnkl 128,128,128,4"),
     "extended_dense_gemm_two_ctas": (EXTENDED + "dense_gemm_2sm.py", ""),
     "extended_dense_gemm_pipeline": (EXTENDED + "dense_gemm_cute_pipeline.py", "--mnkl 256,256,256,1"),
     "extended_block_scaled_gemm": (EXTENDED + "dense_block_scaled_gemm.py", "--mnkl 256,256,256,1"),
