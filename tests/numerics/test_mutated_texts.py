@@ -35,7 +35,7 @@ from dsl_kernels_lab.verification import trial
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 DSLS = ("cutedsl", "tilelang")
-INTERLEAVINGS = 6
+INTERLEAVINGS = 20
 # CPU seconds after which a mutant counts as an endless loop, unless the original text takes half as long.
 SECONDS = 6.0
 
@@ -79,7 +79,7 @@ def interpreted(
         TypeError,
         KeyError,
         AttributeError,
-        ZeroDivisionError,
+        ArithmeticError,
         TakesTooLong,
     ) as error:
         return f"{type(error).__name__}: {error}"
@@ -124,7 +124,7 @@ def outcomes(structure: Structure, folder: Path, most: int) -> Iterator[Outcome]
     """The mutants of a structure, a sample of at most `most` of them.
 
     Raises:
-        AssertionError: a mutant prints like the original in both DSLs, or in one that spells what it changes.
+        AssertionError: a mutant prints like the original in a DSL that spells what it changes.
     """
     variant = variants.get(structure.variant)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
@@ -143,12 +143,15 @@ def outcomes(structure: Structure, folder: Path, most: int) -> Iterator[Outcome]
         except DslKernelError as error:
             yield Outcome(mutant.name, "plan", str(error))
             continue
-        same = [dsl for dsl in DSLS if before[dsl] is not None and after[dsl] == before[dsl]]
-        assert len(same) < len(DSLS), mutant.name
+        in_dsls = [dsl for dsl in DSLS if before[dsl] is not None]
+        same = [dsl for dsl in in_dsls if after[dsl] == before[dsl]]
         assert all(unspelled(mutant.name, dsl, before[dsl] or "") for dsl in same), (mutant.name, same)
         how = interpreted(broken, variant, structure, seconds)
         if how is not None:
             yield Outcome(mutant.name, "interpreter", how)
+            continue
+        if same == in_dsls:
+            yield Outcome(mutant.name, "nobody", "the printed function takes neither of the arguments")
             continue
         nth = sum(other.name == mutant.name for other in tried[: number + 1])
         if (reason := explained(structure, mutant.name, nth)) is not None:
@@ -161,8 +164,10 @@ def outcomes(structure: Structure, folder: Path, most: int) -> Iterator[Outcome]
 def unspelled(mutant: str, dsl: str, text: str) -> bool:
     """Whether a DSL's text has no place that a mutant could change."""
     what = mutant.partition(": ")[2]
-    if dsl == "cutedsl" and what.startswith("drop commit "):
-        return True  # of a bulk fill, which arrives where it expects the bytes
+    if what.startswith("drop commit ") and (
+        dsl == "cutedsl" or "arrives + expects the bytes of both" in text
+    ):
+        return True  # of a bulk fill, which arrives where it expects the bytes; TileLang's of a pair of CTAs
     if dsl == "tilelang" and what in ("drop barriersstand", "twice barriersstand"):
         return True  # of a program without pipelines, which has no barriers
     if swap := re.fullmatch(r"(\w+) and (\w+) of (\w+)", what):
@@ -196,6 +201,15 @@ def test_every_broken_body_is_caught(structure: Structure, tmp_path: Path) -> No
         numbers = (len(results), *(counts[by] for by in CATCHERS))
         row = f"| {structure.name} | {' | '.join(map(str, numbers))} |"
         assert row in DOCS.read_text(), f"put this row into {DOCS.name}: {row}"
+
+
+# Structures whose mutants have not all been tried, as the page says: TEST_ALL=1 prints the row.
+UNCOUNTED = ["attention of a pair of CTAs, Blackwell"]
+
+
+def test_each_structure_has_a_row_of_what_caught_its_mutants() -> None:
+    rows = DOCS.read_text()
+    assert [s.name for s in STRUCTURES if f"| {s.name} |" not in rows] == UNCOUNTED
 
 
 def test_a_text_that_prints_as_the_original_does_is_no_mutant(

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping
 
-from body_mutants import Structure, workload
+from body_mutants import Only, Structure, workload
 
 from dsl_kernels.problems.base import Workload
 
@@ -14,7 +14,9 @@ from dsl_kernels.problems.base import Workload
 def _attention(
     form: str, heads: int, *splits: int, topk: int = 448
 ) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
-    """Holes leave the first tiles without a valid id, a tail the last ones; an unsplit call ends differently.
+    """A tail leaves the last tiles without a valid id, holes the first. An unsplit call ends differently.
+
+    The cheapest run is first, as it catches most.
 
     Rows between pages of the first form belong to none.
 
@@ -29,14 +31,21 @@ def _attention(
         )  # fmt: skip
 
     return (
-        *((ids("holes", 3), {"splits": each}) for each in splits),
         (ids("tail", 1), {"splits": splits[0]}),
+        *((ids("holes", 3), {"splits": each}) for each in splits),
     )
 
 
-def _v4(heads: int, *splits: int, form: str = "v4") -> tuple[tuple[Workload, Mapping[str, int]], ...]:
-    """Two scopes with different pages; lengths of both; one query has no ids in either."""
-    sizes = {"heads": heads, "topk": 330, "n": 700, "sink": True, "lse_scale": 0.7, "v4_extra_topk": 250}
+def _v4(
+    heads: int, *splits: int, form: str = "v4", topk: int = 330
+) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
+    """Two scopes with different pages; lengths of both, at most `topk` ids; one query has no ids in either.
+
+    Where the first scope has fewer tiles than there are splits, some begin in the second one.
+    """
+    sizes = {"heads": heads, "topk": topk, "n": 700, "sink": True, "lse_scale": 0.7, "v4_extra_topk": 250}
+    if form == "v41":
+        sizes["planar"] = True  # scales of a page together: where they begin depends on the page's size
     return (
         *_attention(form, heads, *splits),
         (
@@ -71,7 +80,7 @@ STRUCTURES = (
     Structure("attention of DeepSeek-V4, Hopper", "sparse_mla__cutedsl_sm90a__h16_v4_bt64_st2_cl2",
               _v4(16, 4, 2)),
     Structure("attention of slices of DeepSeek-V4, Hopper",
-              "sparse_mla__cutedsl_sm90a__h8_v4_bt64_st2_cl2_sl2", _v4(8, 4, 2)),
+              "sparse_mla__cutedsl_sm90a__h8_v4_bt64_st2_cl2_sl2", _v4(8, 8, 2, topk=100)),
     Structure("attention exchanged of DeepSeek-V4, Hopper",
               "sparse_mla__cutedsl_sm90a__h128_v4_bt64_st2_cl1_hb64_ex2",
               (*_v4(128, 3, 1), *_dealt("v4", 128))),
@@ -96,9 +105,10 @@ STRUCTURES = (
 )  # fmt: skip
 
 FETCHED = "no bit depends on what the L2 holds"
+SUMS_LATER = "the sums are committed after the last product of keys and values, and awaited before a CTA ends"
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 # Mutants that may survive, and why their kernel computes the same.
-EXPLAINED: dict[str, str] = {
+EXPLAINED: dict[str, str | Only] = {
     "one more of turn": "a turn behind the last one finds no valid id, and a tile without one is skipped",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
@@ -107,10 +117,16 @@ EXPLAINED: dict[str, str] = {
     "unpack: high and cached of vote": "who unpacks asks only whether there is a valid id",
     "gather_left: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "gather_right: low and high of vote": "a gather asks only whether there is a valid id in either half",
+    "front: low and high of vote": "a gather asks only whether there is a valid id in either half",
+    "back: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "ids and n of fetch_half": FETCHED,
     **{
         f"{first} and {second} of fetch_v4_half": FETCHED
         for first, second in itertools.pairwise(("ids", "cached", "page_inverse", "page_shift", "page_size"))
+    },
+    **{
+        f"gather_{side}: not of_extra": Only(FETCHED, {"attention exchanged of DeepSeek-V4, Hopper": (3,)})
+        for side in ("left", "right")
     },
     "gather: high and cached of vote": "a gather asks only whether there is a valid id",
     "gather_left: high and cached of vote": "a gather asks only whether there is a valid id",
@@ -129,9 +145,23 @@ EXPLAINED: dict[str, str] = {
         "the lengths that stand for none are longer than any row of ids, and say the same"
     ),
     "release q behind share_sums": "the queries' memory goes back a little later",
+    "softmax: release s behind mask_half": "scores are in registers: their slot goes back a little later",
+    "softmax: release s behind mask_rows": "scores are in registers: their slot goes back a little later",
     "right: release far_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "start: not (== splits 1)": "whole queries or shares of them: either way each unit is dealt once",
     "twice drain k": "the second time all slots are free already",
     "twice drain v": "the second time all slots are free already",
+    "values: not (!= rank 0)": "values are gathered from the rows of both sides",
+    **{
+        f"{role}: {swapped} of vote": "a gather asks only whether there is a valid id"
+        for role in ("keys", "values")
+        for swapped in ("low and high", "high and cached")
+    },
+    "keys: drop drain k": SUMS_LATER,
+    "values: drop drain v": SUMS_LATER,
+    "twice drain p": "the second time all slots are free already",
+    "twice drain qs": "the second time all slots are free already",
+    "twice drain qt": "the second time all slots are free already",
+    "right: lse_scale and empty_lse of merge_parts": "the left side stores the lse",
     "drop depend": "without it a launch waits for the whole kernel before it",
 }

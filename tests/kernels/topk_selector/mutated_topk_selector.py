@@ -144,6 +144,11 @@ EXPLAINED: dict[str, str | Only] = {
         "positions are written beside ids of pages: the first one is nought, as the rank of a lone CTA is",
         {ONE_WITH_OPTIONS: (2,)},
     ),
+    "select: not (!= ties_higher 0)": Only(
+        "a lone CTA skips no ties of other CTAs, whichever end they are taken from",
+        {ONE_WITH_OPTIONS: (1, 2)},
+    ),
+    "select: before and take of take_last_ties": "it subtracts both",
     "select: meet behind let": "the row's line was written before the first round",
     "end and span of pick_bin": Only(
         "the first round reads neither",
