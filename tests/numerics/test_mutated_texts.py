@@ -164,8 +164,10 @@ def outcomes(structure: Structure, folder: Path, most: int) -> Iterator[Outcome]
 def unspelled(mutant: str, dsl: str, text: str) -> bool:
     """Whether a DSL's text has no place that a mutant could change."""
     what = mutant.partition(": ")[2]
-    if dsl == "cutedsl" and what.startswith("drop commit "):
-        return True  # of a bulk fill, which arrives where it expects the bytes
+    if what.startswith("drop commit ") and (
+        dsl == "cutedsl" or "arrives + expects the bytes of both" in text
+    ):
+        return True  # of a bulk fill, which arrives where it expects the bytes; TileLang's of a pair of CTAs
     if dsl == "tilelang" and what in ("drop barriersstand", "twice barriersstand"):
         return True  # of a program without pipelines, which has no barriers
     if swap := re.fullmatch(r"(\w+) and (\w+) of (\w+)", what):
@@ -199,6 +201,15 @@ def test_every_broken_body_is_caught(structure: Structure, tmp_path: Path) -> No
         numbers = (len(results), *(counts[by] for by in CATCHERS))
         row = f"| {structure.name} | {' | '.join(map(str, numbers))} |"
         assert row in DOCS.read_text(), f"put this row into {DOCS.name}: {row}"
+
+
+# Structures whose mutants have not all been tried, as the page says: TEST_ALL=1 prints the row.
+UNCOUNTED = {"attention of a pair of CTAs, Blackwell", "attention fp8 as stored, Blackwell"}
+
+
+def test_each_structure_has_a_row_of_what_caught_its_mutants() -> None:
+    rows = DOCS.read_text()
+    assert {s.name for s in STRUCTURES if f"| {s.name} |" not in rows} == UNCOUNTED
 
 
 def test_a_text_that_prints_as_the_original_does_is_no_mutant(

@@ -14,7 +14,7 @@ from dsl_kernels.problems.base import Workload
 def _attention(
     form: str, heads: int, *splits: int, topk: int = 448
 ) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
-    """A tail leaves the last tiles without a valid id, holes the first; an unsplit call ends differently.
+    """A tail leaves the last tiles without a valid id, holes the first. An unsplit call ends differently.
 
     The cheapest run is first, as it catches most.
 
@@ -39,7 +39,7 @@ def _attention(
 def _v4(
     heads: int, *splits: int, form: str = "v4", topk: int = 330
 ) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
-    """Two scopes with different pages, lengths of both, at most `topk` ids; one query has no ids in either.
+    """Two scopes with different pages; lengths of both, at most `topk` ids; one query has no ids in either.
 
     Where the first scope has fewer tiles than there are splits, some begin in the second one.
     """
@@ -154,6 +154,12 @@ EXPLAINED: dict[str, str | Only] = {
     "start: not (== splits 1)": "whole queries or shares of them: either way each unit is dealt once",
     "twice drain k": "the second time all slots are free already",
     "twice drain v": "the second time all slots are free already",
+    "values: not (!= rank 0)": "values are gathered from the rows of both sides",
+    **{
+        f"{role}: {swapped} of vote": "a gather asks only whether there is a valid id"
+        for role in ("keys", "values")
+        for swapped in ("low and high", "high and cached")
+    },
     "keys: drop drain k": SUMS_LATER,
     "values: drop drain v": SUMS_LATER,
     "twice drain p": "the second time all slots are free already",
