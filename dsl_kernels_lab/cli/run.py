@@ -1,4 +1,4 @@
-"""The command that executes a step: run (one real DSA step, checked, and timed where a laboratory is)."""
+"""The command that executes a step: run (one real DSA step, checked, and timed on a GPU)."""
 
 from __future__ import annotations
 
