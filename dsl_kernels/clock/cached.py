@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import ArtifactError
-from ..measured import TUNED
 from ..runtime.storage import read_file
 from ..variants import Variant
 from .rates import Rates
 from .sm import Share
 
 SCHEMA = 1
+# Not `measured.TUNED`: whoever reads other tables keeps these records.
+WALKS = Path(__file__).resolve().parents[1] / "tuned"
 # Operations whose variants the clock ranks, by architecture. On Hopper: those where it loses no more than the
 # cost model at the points of both tuned tables (docs/clock_accuracy.md). On Blackwell, where the cost model
 # tells few variants apart: all operations that the clock walks.
@@ -124,7 +125,7 @@ class Record(NamedTuple):
 
 def path_of(arch: str) -> Path:
     """The file with the walks of an architecture's variants."""
-    return TUNED / f"{arch}_walks.json"
+    return WALKS / f"{arch}_walks.json"
 
 
 @lru_cache(maxsize=8)

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dsl_kernels import measured as tables
 from dsl_kernels.arguments import checked
 from dsl_kernels.errors import ArtifactError, CacheError, InvalidArgumentError, ToolchainError
-from dsl_kernels.measured import TUNED, slug
+from dsl_kernels.measured import slug
 from dsl_kernels.runtime.storage import write_atomically
 
 from .. import RECORDS
@@ -136,7 +137,7 @@ def _is_record(row: Mapping[str, Any]) -> bool:
 
 def _of_tuned_tables() -> list[dict[str, Any]]:
     records = []
-    for path in sorted(TUNED.glob("*.json")):
+    for path in sorted(tables.TUNED.glob("*.json")):
         content = json.loads(path.read_text())
         for entry in content.get("entries", ()):
             if "us" in entry and isinstance(entry["us"], dict):
