@@ -7,7 +7,8 @@
 Microseconds of a step under CUDA-graph replay, on the slower rank: over the whole context on one GPU; shared,
 through NCCL, by copies of symmetric memory, by kernels that read it; shared by gathering the logits; shared
 by selecting topk / ranks on each rank, which is inexact and whose wrong rows are counted. `no link` is the
-shared step without its exchanges; `kernels` is scoring, both selections and attention alone. Every point is
+shared step without its exchanges; `kernels` is scoring, both selections and attention alone; `thresholds` is
+a prompt whose exchange of entries carries a score a row and then a rank's share of the bytes. Every point is
 checked first: all ranks must have the same bits, and rows whose ids differ from one GPU's are counted.
 Sequences of more than 16M tokens together share pages. A model of 4 and 8 ranks follows, labelled as a model.
 """
@@ -74,6 +75,26 @@ class Unlinked(parallel.Sharding):
     ) -> torch.Tensor:
         shape = (self.ranks, len(given))
         return workspace.get(f"exchanged {slot}", shape, torch.uint8, given.device, zeroed=False)
+
+
+class Halved(Unlinked):
+    """A sharding that exchanges a score a row, then a rank's share of the bytes of entries: what thresholds
+    first would take where every rank has an equal share of the best. The entries are those of the last real
+    exchange, so the rest of the step is as it was."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def gather(
+        self, what: str, slot: int, given: torch.Tensor, way: str, workspace: ops.Workspace
+    ) -> torch.Tensor:
+        if what != "entries":
+            return parallel.Sharding.gather(self, what, slot, given, way, workspace)
+        for size in (4 * self.rows, len(given) // self.ranks):
+            received = torch.empty(self.ranks * size, dtype=torch.uint8, device=given.device)
+            all_gather(received, given[:size], group=self.group)
+        return super().gather(what, slot, given, way, workspace)
 
 
 class Bench:
@@ -175,7 +196,7 @@ class Bench:
         self.stream.synchronize()
         return [1e3 * begin.elapsed_time(end) for begin, end in marks]
 
-    def time_eager(self, call: Call, rounds: int = 3) -> float:
+    def time_eager(self, call: Call, rounds: int = 9) -> float:
         """Microseconds of an eager call, which must be long enough to hide its launches."""
         samples = []
         for _ in range(1 if self.cpu else rounds + 1):
@@ -406,6 +427,7 @@ def prefill_point(bench: Bench, point: Point) -> dict[str, Any]:
         row["check"][name] = check(bench, one, shared_step(sharding)())
         us[name] = bench.time_eager(shared_step(sharding))
     us["unlinked"] = bench.time_eager(shared_step(bench.unlinked))
+    us["thresholds"] = bench.time_eager(shared_step(Halved(point.count)))
     row["us"] = us
     row["bytes"] = link_bytes(bench, point)
     return row
@@ -438,11 +460,21 @@ def modelled(row: dict[str, Any], ranks: int, measured: int) -> float:
     return own + rest + link
 
 
+# Other ways to take a step, with their heads in the table.
+OTHERS = {
+    "unlinked": "no link us",
+    "kernels": "kernels us",
+    "gathered": "gathered us",
+    "per_shard": "per shard us",
+    "thresholds": "thresholds us",
+}
+
+
 def cells(row: dict[str, Any], shardings: list[str]) -> list[str]:
     us = row["us"]
     best = min(us[name] for name in shardings)
     wrong = row.get("per_shard_wrong")
-    times = (us.get(name) for name in ("one", *shardings, "unlinked", "kernels", "gathered", "per_shard"))
+    times = (us.get(name) for name in ("one", *shardings, *OTHERS))
     right = all(checked["ranks_equal"] for checked in row["check"].values())
     others = max(checked["rows_with_other_ids"] for checked in row["check"].values())
     return [
@@ -485,10 +517,7 @@ def main() -> int:
         "step",
         "one us",
         *(f"{name} us" for name in shardings),
-        "no link us",
-        "kernels us",
-        "gathered us",
-        "per shard us",
+        *OTHERS.values(),
     )
     names = (*names, "of one", "link us", "link KB", "logits KB", "per shard wrong", "check")
     say("| " + " | ".join(names) + " |\n|" + "---|" * len(names))

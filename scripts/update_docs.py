@@ -30,6 +30,7 @@ if __name__ == "__main__":
 import case_pages  # noqa: E402
 import command_pages  # noqa: E402
 import count_lines  # noqa: E402
+import count_mutants  # noqa: E402
 import draw_pipeline  # noqa: E402
 import ladder  # noqa: E402
 import planted_causes  # noqa: E402
@@ -598,6 +599,15 @@ def results_pages(root: Path = ROOT) -> dict[Path, str]:
     return pages
 
 
+def mutants() -> str:
+    """What caught the mutants of each structure; a star where its variant's module has changed since."""
+    rows = []
+    for name, record in count_mutants.load().items():
+        caught = [record[catcher] for catcher in count_mutants.CATCHERS]
+        rows.append((name + " *" * count_mutants.changed(record), sum(caught), *caught))
+    return table(("structure", "mutants", "the plan", "the interpreter", "the emulator", "nothing"), rows)
+
+
 def attack() -> str:
     """Outcomes of random input: the counts of scripts/attack.py, and those before the checks existed."""
     record = json.loads((ROOT / "docs" / "attack.json").read_text())
@@ -695,6 +705,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "plan": plan,
     "gpus": gpus,
     "attack": attack,
+    "mutants": mutants,
     "beside_peers": beside_peers,
     "results_list": results_list,
     "explained": command_pages.explained,
