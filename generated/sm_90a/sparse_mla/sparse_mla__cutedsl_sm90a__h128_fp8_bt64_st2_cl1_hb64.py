@@ -679,9 +679,13 @@ def merge_parts_side_1(
 
 @cute.jit
 def find_row(id, cached, page_inverse, page_shift, page_gap):
-    """The row of the cache that an id names, or -1."""
-    page = warps.mul_hi(id.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)).to(Int32) >> page_shift
-    row = cutlass.select_((id >= 0) & (id < cached), id + page * page_gap, -1)
+    """The row of the cache that an id names, if it names a token. `find_rows` says what the branch is for."""
+    row = id
+    if page_gap != 0:
+        page = warps.mul_hi(
+            id.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+        ).to(Int32) >> page_shift
+        row = cutlass.select_((id >= 0) & (id < cached), id + page * page_gap, -1)
     return row
 
 
@@ -723,8 +727,8 @@ def load_half(words, kv_cache, kv_cache_stride_0, ids, n, thread):
     row = thread >> 2
     token = warps.shuffle(ids, row)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
-    rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
+    bytes = kv_cache + Int64(token) * kv_cache_stride_0 + (thread & 3) * 16
+    rope = kv_cache + Int64(token) * kv_cache_stride_0 + (thread & 3) * 16
     warps.load_vector(words, 32, 4, rope + 528, inside)
     warps.sync_warp()
     warps.load_vector(words, 36, 4, rope + 592, inside)
@@ -762,8 +766,8 @@ def renew_half(words, ckv, kpe, kv_cache, kv_cache_stride_0, ids, n, thread):
     row = thread >> 2
     token = warps.shuffle(ids, row)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
-    rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
+    bytes = kv_cache + Int64(token) * kv_cache_stride_0 + (thread & 3) * 16
+    rope = kv_cache + Int64(token) * kv_cache_stride_0 + (thread & 3) * 16
     warps.store_vector(
         words, 32, warps.piece(kpe, 8, row, (thread & 3) * 8, (TILE // 2, ROPE_DIM), 128).iterator
     )

@@ -680,9 +680,13 @@ def merge_parts_side_1(
 
 @cute.jit
 def find_row(id, cached, page_inverse, page_shift, page_gap):
-    """The row of the cache that an id names, or -1."""
-    page = warps.mul_hi(id.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)).to(Int32) >> page_shift
-    row = cutlass.select_((id >= 0) & (id < cached), id + page * page_gap, -1)
+    """The row of the cache that an id names, if it names a token. `find_rows` says what the branch is for."""
+    row = id
+    if page_gap != 0:
+        page = warps.mul_hi(
+            id.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+        ).to(Int32) >> page_shift
+        row = cutlass.select_((id >= 0) & (id < cached), id + page * page_gap, -1)
     return row
 
 
@@ -727,12 +731,8 @@ def load_half(words, kv_cache, kv_cache_stride_0, rank, ids, n, thread):
     own = (thread >> 5) * 8 + rank * 4 + (thread >> 3 & 3)
     token_of_rope = warps.shuffle(ids, own)
     inside_of_rope = (token_of_rope >= 0) & (token_of_rope < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (
-        (thread & 3) * 16 + rank * (8 // EXCHANGE * 64)
-    )
-    rope = kv_cache + Int64(
-        cutlass.select_(inside_of_rope, token_of_rope, 0)
-    ) * kv_cache_stride_0 + (thread & 4 * EXCHANGE - 1) * 16
+    bytes = kv_cache + Int64(token) * kv_cache_stride_0 + ((thread & 3) * 16 + rank * (8 // EXCHANGE * 64))
+    rope = kv_cache + Int64(token_of_rope) * kv_cache_stride_0 + (thread & 4 * EXCHANGE - 1) * 16
     warps.load_vector(words, 32 // EXCHANGE, 4, rope + 528, inside_of_rope)
     warps.sync_warp()
     warps.load_vector(words, 0, 4, bytes, inside)
@@ -780,12 +780,8 @@ def renew_half(words, ckv, kpe, to_ckv, to_kpe, kv_cache, kv_cache_stride_0, ran
     own = (thread >> 5) * 8 + rank * 4 + (thread >> 3 & 3)
     token_of_rope = warps.shuffle(ids, own)
     inside_of_rope = (token_of_rope >= 0) & (token_of_rope < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (
-        (thread & 3) * 16 + rank * (8 // EXCHANGE * 64)
-    )
-    rope = kv_cache + Int64(
-        cutlass.select_(inside_of_rope, token_of_rope, 0)
-    ) * kv_cache_stride_0 + (thread & 4 * EXCHANGE - 1) * 16
+    bytes = kv_cache + Int64(token) * kv_cache_stride_0 + ((thread & 3) * 16 + rank * (8 // EXCHANGE * 64))
+    rope = kv_cache + Int64(token_of_rope) * kv_cache_stride_0 + (thread & 4 * EXCHANGE - 1) * 16
     warps.store_vector(
         words, 32 // EXCHANGE,
         warps.piece(kpe, 8, own, (thread & 4 * EXCHANGE - 1) * 8, (TILE // 2, ROPE_DIM), 128).iterator

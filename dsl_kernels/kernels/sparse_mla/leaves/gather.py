@@ -82,8 +82,10 @@ def find_row(
     m: LeafRecorder, row: Sets[Int32], id: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_gap: Int32,
 ) -> None:  # fmt: skip
-    """The row of the cache that an id names, or -1."""
-    row = _row_of(m, id, cached, page_inverse, page_shift, page_gap)
+    """The row of the cache that an id names, if it names a token. `find_rows` says what the branch is for."""
+    row = id
+    if page_gap != 0:
+        row = _row_of(m, id, cached, page_inverse, page_shift, page_gap)
 
 
 @longest(lambda low, high: (low, high))
@@ -105,13 +107,20 @@ def find_rows(
 
 
 @recorded
+def _row_of_lane(m, ids, holder, n, which=""):
+    """The id of lane `holder`, which is a cache row, and whether it is one of `n` rows."""
+    token = named(f"token{which}", warps.shuffle(ids, holder))
+    inside = named(f"inside{which}", _valid(token, n))
+    return token, inside
+
+
+@recorded
 def cache_row(m, ids, holder, n, which=""):
     """The cache row that the id of lane `holder` names, and whether the id names one of `n` rows.
 
     The row is 0 if the id names none.
     """
-    token = named(f"token{which}", warps.shuffle(ids, holder))
-    inside = named(f"inside{which}", _valid(token, n))
+    token, inside = _row_of_lane(m, ids, holder, n, which)
     return select(inside, token, 0), inside
 
 
@@ -273,15 +282,17 @@ def read_words(m, words, at, count, place, wanted):
 def _half(m, words, kv_cache, rank, shares, ids, n, write=nothing, send=nothing):
     """Read a share of half a tile, 16 bytes at a time.
 
-    Each read comes after `write` has freed its words, and `send` after all writes.
+    Each read comes after `write` has freed its words, and `send` after all writes. Addresses of ids that name
+    no row are not read, so they are as they come: a choice would cost the product of row and stride in 64
+    bits.
     """
     panels, lanes, lane = 8 // shares, 4 * shares, m.thread & 3
     row = m.thread >> 2
-    place, inside = cache_row(m, ids, row, n)
+    place, inside = _row_of_lane(m, ids, row, n)
     own, of_rope, rope_inside = row, place, inside
     if shares > 1:
         own = (m.thread >> 5) * 8 + rank * 4 + (m.thread >> 3 & 3)
-        of_rope, rope_inside = cache_row(m, ids, own, n, "_of_rope")
+        of_rope, rope_inside = _row_of_lane(m, ids, own, n, "_of_rope")
     token = kv_cache.row("bytes", place, first=lane * 16 + rank * (panels * 64))
     rope = kv_cache.row("rope", of_rope, first=(m.thread & lanes - 1) * 16)
     for u in range(2 // shares):
