@@ -146,14 +146,15 @@ class Emulator:
 
     @checked
     def prepare(self, variant: Variant, device: int | None = None) -> Launcher:
-        if importlib.util.find_spec(f"{__package__}.emulator") is None:
+        if importlib.util.find_spec("ptx_emulator") is None:
             raise ExecutorUnavailableError(
                 "executor 'emulator'",
                 expected="the library with its emulator",
                 got="an exported copy of the library, which travels without it",
                 fix="install dsl_kernels and make the call there, or name executor 'interpreter' or 'cuda'",
             )
-        from . import emulator
+        import ptx_emulator as emulator
+
         from .expr import evaluate
         from .runtime import artifact as artifacts
         from .runtime import bundle, store

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dsl_kernels import errors
-from dsl_kernels.emulator import EmulatorError, build
+from ptx_emulator import EmulatorError, build
 
 from .kernels import simple
 

@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import (
+from dsl_kernels.errors import DslKernelError
+from ptx_emulator import (
     EmulatorError,
     Interleaving,
     LaunchError,
@@ -17,9 +18,8 @@ from dsl_kernels.emulator import (
     launch,
     parser,
 )
-from dsl_kernels.emulator.parser import MAX_REGISTERS
-from dsl_kernels.emulator.script.errors import UnsupportedCall
-from dsl_kernels.errors import DslKernelError
+from ptx_emulator.parser import MAX_REGISTERS
+from ptx_emulator.script.errors import UnsupportedCall
 
 from .kernels import REDUCE, elementwise, simple
 
@@ -234,7 +234,7 @@ def test_tensor_maps_are_checked(fields):
 
 
 def test_an_endless_loop_ends_by_default(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("dsl_kernels.emulator.launch"), "INSTRUCTIONS_PER_CTA", 5000)
+    monkeypatch.setattr(importlib.import_module("ptx_emulator.launch"), "INSTRUCTIONS_PER_CTA", 5000)
     x = np.zeros(1, np.uint32)
     with pytest.raises(EmulatorError, match="more than 5000 warp instructions for each") as raised:
         launch(simple(COUNT), (1 << 30, 5), 1, [x])

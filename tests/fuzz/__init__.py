@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dsl_kernels.emulator.errors import EmulatorError
 from dsl_kernels.errors import DslKernelError
+from ptx_emulator.errors import EmulatorError
 
 TYPED = (DslKernelError, EmulatorError)
 """The classes of a refusal. The emulator is independent of the library, and has its own base class."""

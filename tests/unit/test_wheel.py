@@ -24,8 +24,8 @@ from dsl_kernels_lab import steps
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = (
-    "dsl_kernels", "dsl_kernels_lab", "distributions", "generated", "pyproject.toml", "setup.py", "README.md",
-    "LICENSE",
+    "dsl_kernels", "dsl_kernels_lab", "ptx_emulator", "distributions", "generated", "pyproject.toml", "setup.py",
+    "README.md", "LICENSE",
 )  # fmt: skip
 RUN = "from dsl_kernels.cli import main; main()"
 PROBE = """

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...arch import RESERVED_SMEM, ArchSpec, get_arch
-from ...arguments import shown
+from dsl_kernels.arch import RESERVED_SMEM, ArchSpec, get_arch
+from dsl_kernels.arguments import shown
+
 from ..coverage import Coverage
 from ..errors import EmulatorError, LaunchError, UnsupportedInstruction
 from ..interleaving import Interleaving, interleavings
@@ -107,7 +108,7 @@ class LaunchRecord:
 
 @dataclass(frozen=True)
 class Settings:
-    """How launches are checked: see :func:`dsl_kernels.emulator.script.emulated`."""
+    """How launches are checked: see :func:`ptx_emulator.script.emulated`."""
 
     interleavings: int = 5
     seed: int = 0

@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...errors import BaseError
-from ...runtime import toolkit
+from dsl_kernels.errors import BaseError
+from dsl_kernels.runtime import toolkit
+
 from ..descriptors import SIZE, Descriptor
 from ..errors import LaunchError
 from .errors import UnsupportedCall

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from .. import arguments
-from ..errors import BaseError
+from dsl_kernels import arguments
+from dsl_kernels.errors import BaseError
 
 if TYPE_CHECKING:
     from .report import Finding, Report

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import BaseError
+from dsl_kernels.errors import BaseError
+
 from . import emulated
 from .session import Session
 from .text import PURPOSE, reached, row
@@ -51,7 +52,7 @@ def check_program(
         arguments: `sys.argv` of the program after its own name.
         arch: The architecture to compile for.
         quiet: Send the program's standard output to standard error.
-        settings: Settings of :func:`~dsl_kernels.emulator.script.emulated`.
+        settings: Settings of :func:`~ptx_emulator.script.emulated`.
 
     Raises:
         LaunchError, UnsupportedArchError: `emulated` refuses the settings. An exception of the program itself

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import is_plain_tensor, shown
-from ..dtypes import BY_TORCH_NAME
+from dsl_kernels.arguments import is_plain_tensor, shown
+from dsl_kernels.dtypes import BY_TORCH_NAME
+
 from .errors import LaunchError, checked
 from .im2col import Im2col
 from .isa.base import GENERIC_PARAM, TYPES

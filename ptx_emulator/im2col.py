@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..arguments import shown
+from dsl_kernels.arguments import shown
+
 from .errors import LaunchError, checked
 
 #: rank of the tensor -> limit of a corner's coordinates, which are from -limit to limit - 1

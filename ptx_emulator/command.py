@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import shown
-from ..errors import BaseError
+from dsl_kernels.arguments import shown
+from dsl_kernels.errors import BaseError
+
 from .arguments import TensorMap
 from .coverage import Coverage
 from .errors import LaunchError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from ...errors import BaseError
+from dsl_kernels.errors import BaseError
 
 
 class UnsupportedCall(BaseError, NotImplementedError):

@@ -14,7 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from ..errors import CacheError
+from dsl_kernels.errors import CacheError
+
 from .errors import BuildError
 
 log = logging.getLogger(__name__)
@@ -83,8 +84,8 @@ def library_path() -> Path:
     # Only a build needs these: the emulator's own distribution, which has a compiled core, needs numpy alone.
     import filelock
 
-    from ..runtime.cache import cache_root
-    from ..runtime.storage import make_folder, require_trusted
+    from dsl_kernels.runtime.cache import cache_root
+    from dsl_kernels.runtime.storage import make_folder, require_trusted
 
     cxx = compiler()
     root = cache_root()
@@ -114,7 +115,7 @@ def library_path() -> Path:
 
 
 def _usable(target: Path) -> bool:
-    from ..runtime.storage import distrust
+    from dsl_kernels.runtime.storage import distrust
 
     return target.is_file() and distrust(target) is None
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..arguments import shown
+from dsl_kernels.arguments import shown
+
 from .arguments import TensorMap, as_array, map_image
 from .descriptors import ALIGN, SIZE, Descriptor, found
 from .errors import LaunchError, checked

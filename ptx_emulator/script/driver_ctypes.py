@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ...errors import BaseError
+from dsl_kernels.errors import BaseError
+
 from .driver import (
     INVALID_HANDLE,
     INVALID_VALUE,

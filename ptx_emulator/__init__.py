@@ -1,7 +1,7 @@
 """Execute PTX written for NVIDIA GPUs (sm_90a, sm_100a) on a CPU, with checks, to verify kernels.
 
 >>> import numpy as np
->>> from dsl_kernels.emulator import launch, Interleaving
+>>> from ptx_emulator import launch, Interleaving
 >>> x = np.arange(64, dtype=np.float32); y = np.zeros_like(x)
 >>> report = launch(ptx, grid=1, block=64, args=[x, y])               # doctest: +SKIP
 >>> report = launch(ptx, 1, 64, [x, y], interleaving=Interleaving.random(7))  # doctest: +SKIP

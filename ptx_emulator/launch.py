@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import shown
+from dsl_kernels.arguments import shown
+
 from .arguments import ADDRESS_BASE, Arguments
 from .build import load
 from .coverage import Location, covered, place

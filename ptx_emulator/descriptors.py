@@ -13,7 +13,8 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..arguments import shown
+from dsl_kernels.arguments import shown
+
 from .arguments import SWIZZLES, Array, TensorMap
 from .errors import LaunchError, checked
 from .im2col import Im2col
