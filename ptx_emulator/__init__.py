@@ -27,6 +27,7 @@ from .errors import (
     EmulatorError,
     InternalError,
     LaunchError,
+    PtxEmulatorError,
     PtxSyntaxError,
     UnsupportedInstruction,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "InternalError",
     "LaunchError",
     "Location",
+    "PtxEmulatorError",
     "PtxSyntaxError",
     "RawArguments",
     "Region",

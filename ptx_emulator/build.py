@@ -14,9 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from dsl_kernels.errors import CacheError
-
-from .errors import BuildError
+from .cache import cache_root, distrust, make_folder, require_trusted
+from .errors import BuildError, CacheError
 
 log = logging.getLogger(__name__)
 
@@ -81,11 +80,8 @@ def library_path() -> Path:
         raise BuildError(
             f"{PREBUILT} is missing, which came with the package", fix="install the package again"
         )
-    # Only a build needs these: the emulator's own distribution, which has a compiled core, needs numpy alone.
+    # Only a build needs it: the emulator's own distribution, which has a compiled core, needs numpy alone.
     import filelock
-
-    from dsl_kernels.runtime.cache import cache_root
-    from dsl_kernels.runtime.storage import make_folder, require_trusted
 
     cxx = compiler()
     root = cache_root()
@@ -115,8 +111,6 @@ def library_path() -> Path:
 
 
 def _usable(target: Path) -> bool:
-    from dsl_kernels.runtime.storage import distrust
-
     return target.is_file() and distrust(target) is None
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import index
 
-from dsl_kernels.arguments import shown
-
-from .errors import LaunchError, checked
+from .checks import checked, shown
+from .errors import LaunchError
 
 KINDS = ("lockstep", "random", "adversarial", "replay")
 POLICIES = ("random", "early", "late")

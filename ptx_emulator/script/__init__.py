@@ -20,12 +20,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from dsl_kernels.arguments import shown
-
+from ..checks import shown
 from ..errors import LaunchError
 from . import hooks
+from .device import SMS
 from .errors import UnsupportedCall
-from .session import SMS, LaunchRecord, Session, Settings
+from .session import LaunchRecord, Session, Settings
 from .text import summary
 
 __all__ = ["LaunchRecord", "Session", "UnsupportedCall", "emulated", "summary"]
@@ -71,7 +71,7 @@ def emulated(
 
         page = writer(Path(explain))
     session = Session(arch, Settings(interleavings, seed, check, options, page), sms)
-    with tempfile.TemporaryDirectory(prefix="dsl_kernels_script_") as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="ptx_emulator_script_") as folder, ExitStack() as stack:
         _ACTIVE.append(session)
         stack.callback(_ACTIVE.remove, session)
         stack.enter_context(_installed(session, Path(folder)))

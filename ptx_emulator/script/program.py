@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsl_kernels.errors import BaseError
-
+from ..errors import PtxEmulatorError
 from . import emulated
 from .session import Session
 from .text import PURPOSE, reached, row
@@ -68,7 +67,7 @@ def check_program(
                 runpy.run_path(str(script), run_name="__main__")
         except SystemExit as stop:
             failure = "" if stop.code in (0, None) else f"the program ended with {stop.code!r}"
-        except BaseError as error:
+        except PtxEmulatorError as error:
             failure = str(error)
         except Exception:  # the program's own
             failure = traceback.format_exc()

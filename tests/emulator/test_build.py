@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dsl_kernels.errors import CacheError
 from ptx_emulator import BuildError, build
+from ptx_emulator.errors import CacheError
 
 # A compiler that copies files instead of compiling; it logs that it was called to link, and takes a while to
 # do so.

@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from dsl_kernels.errors import DslKernelError
 from ptx_emulator import (
     EmulatorError,
     Interleaving,
     LaunchError,
+    PtxEmulatorError,
     PtxSyntaxError,
     TensorMap,
     UnsupportedInstruction,
@@ -82,7 +82,7 @@ def test_an_error_travels_between_processes():
     with pytest.raises(EmulatorError) as raised:
         launch(NOISY, 1, 1, [np.zeros(4, np.uint32)])
     again = pickle.loads(pickle.dumps(raised.value))
-    assert isinstance(again, DslKernelError) and str(again) == str(raised.value)
+    assert isinstance(again, PtxEmulatorError) and str(again) == str(raised.value)
     assert again.finding == raised.value.finding and again.code == "EMULATOR"
 
 

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dsl_kernels.errors import DslKernelError
-from ptx_emulator.errors import EmulatorError
+from ptx_emulator import PtxEmulatorError
 
-TYPED = (DslKernelError, EmulatorError)
+TYPED = (DslKernelError, PtxEmulatorError)
 """The classes of a refusal. The emulator is independent of the library, and has its own base class."""
 
 KEPT = 20
