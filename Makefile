@@ -45,8 +45,8 @@ test-gpu: $(STAMP) ## numerics on the GPU that is present
 	@$(PY) -m pytest tests -m "sm90 or sm100"
 
 lint: $(STAMP) ## ruff, its formatter and mypy
-	@$(PY) -m ruff check dsl_kernels dsl_kernels_lab codegen generated tests benchmarks scripts examples
-	@$(PY) -m ruff format --check --quiet dsl_kernels dsl_kernels_lab codegen tests benchmarks scripts examples
+	@$(PY) -m ruff check dsl_kernels dsl_kernels_lab ptx_emulator codegen generated tests benchmarks scripts examples
+	@$(PY) -m ruff format --check --quiet dsl_kernels dsl_kernels_lab ptx_emulator codegen tests benchmarks scripts examples
 	@$(PY) -m mypy
 
 docs: $(STAMP) ## tables, excerpts and pictures that are generated into the documents

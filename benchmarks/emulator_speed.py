@@ -28,11 +28,11 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from dsl_kernels import variants  # noqa: E402
-from dsl_kernels.emulator import interleavings  # noqa: E402
-from dsl_kernels.emulator.parser import parse  # noqa: E402
 from dsl_kernels.executors import Emulator  # noqa: E402
 from dsl_kernels.problems.base import Workload  # noqa: E402
 from dsl_kernels_lab.verification import trial  # noqa: E402
+from ptx_emulator import interleavings  # noqa: E402
+from ptx_emulator.parser import parse  # noqa: E402
 
 TOPK = 2048
 CTA = (

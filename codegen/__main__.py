@@ -351,7 +351,8 @@ def try_sketches(
     schedules: Annotated[int, typer.Option(min=1, help="How many interleavings the emulator tries.")] = 6,
 ) -> None:
     """Run the sketches of a file, kernels that belong to no operation, and compare them with torch."""
-    from dsl_kernels import emulator, executors
+    import ptx_emulator as emulator
+    from dsl_kernels import executors
     from dsl_kernels.arguments import require_known
 
     from .sketch import sketches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from . import programs
 from .arch import GpuSpec, arch_for_capability, get_arch, gpu_row
 from .arguments import checked, require_known
 from .dtypes import DTYPES
+from .emulated import library_errors
 from .errors import ExecutorUnavailableError
 from .peers import views
 from .variants import Variant
@@ -146,18 +148,19 @@ class Emulator:
 
     @checked
     def prepare(self, variant: Variant, device: int | None = None) -> Launcher:
-        if importlib.util.find_spec(f"{__package__}.emulator") is None:
+        if importlib.util.find_spec("ptx_emulator") is None:
             raise ExecutorUnavailableError(
                 "executor 'emulator'",
-                expected="the library with its emulator",
-                got="an exported copy of the library, which travels without it",
-                fix="install dsl_kernels and make the call there, or name executor 'interpreter' or 'cuda'",
+                expected="the package ptx_emulator, which an exported copy of the library travels without",
+                got="none",
+                fix="install dsl_kernels or ptx-emulator, or name executor 'interpreter' or 'cuda'",
             )
-        from . import emulator
         from .expr import evaluate
         from .runtime import artifact as artifacts
         from .runtime import bundle, store
 
+        # By name: an exported copy of the library may import no package beside torch and its DSL.
+        emulator = importlib.import_module("ptx_emulator")
         artifact, code = store.fetch(variant, bundle.PTX)
         ptx = code.decode()
         if self.edit is not None:
@@ -185,6 +188,7 @@ class Emulator:
 
         shared = [spec for spec in programs.get(variant.op).declared_operands(variant.knobs) if spec.peers]
 
+        @library_errors()
         def launch(operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
             sizes = {**dims, **{name: operands[name] for name in artifact.scalars}}
             grid = tuple(evaluate(text, sizes) for text in artifact.grid)

@@ -28,22 +28,6 @@ TESTS = (
     "test_calls.py", "test_coverage.py", "test_grid.py", "test_limits.py", "test_mutations.py",
     "test_narrow.py", "test_ordering.py", "test_programs.py", "test_recorded.py", "test_tensor_maps.py",
 )  # fmt: skip
-# The tests import the library, so its module names become aliases for those of the wheel.
-ALIASES = """
-import importlib
-import pkgutil
-import sys
-
-import ptx_emulator
-import ptx_emulator.errors
-
-ptx_emulator.errors.DslKernelError = ptx_emulator.PtxEmulatorError
-sys.modules["dsl_kernels"] = ptx_emulator
-for module in pkgutil.walk_packages(ptx_emulator.__path__, "ptx_emulator."):
-    if not module.name.endswith(("__main__", "_core", "pytest_plugin")):
-        alias = module.name.replace("ptx_emulator", "dsl_kernels", 1)
-        sys.modules[alias] = importlib.import_module(module.name)
-"""
 
 
 def environment(folder: Path, *packages: str) -> Path:
@@ -110,7 +94,6 @@ def tried(work: Path, wheel: Path) -> None:
     shutil.copytree(
         ROOT / "tests" / "emulator", tests / "emulator", ignore=shutil.ignore_patterns("__pycache__")
     )
-    (tests / "conftest.py").write_text(ALIASES)
     marks = "markers =\n" + "".join(
         f"    {name}: as in the library\n" for name in ("slow", "emulator", "compile")
     )

@@ -41,7 +41,6 @@ from case_pages import table  # noqa: E402
 from codegen.sweep import FUNCTIONS, SHARED_LEAVES, leaf_modules  # noqa: E402
 from dsl_kernels import backends, env, measured, problems, programs, variants  # noqa: E402
 from dsl_kernels.arch import ARCHS, GPUS, get_arch  # noqa: E402
-from dsl_kernels.emulator.script import cuda_python  # noqa: E402
 from dsl_kernels.tile.describe import describe, in_words  # noqa: E402
 from dsl_kernels.tile.leaf_text import Function  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
@@ -50,6 +49,7 @@ from dsl_kernels_lab import cases, profile  # noqa: E402
 from dsl_kernels_lab.profile import recorded  # noqa: E402
 from dsl_kernels_lab.timing import results  # noqa: E402
 from dsl_kernels_lab.verification import runs  # noqa: E402
+from ptx_emulator.script import cuda_python  # noqa: E402
 from tests.fuzz.attacks import ATTACKS  # noqa: E402
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

@@ -27,7 +27,7 @@ ret;
 
 
 def main() -> None:
-    if not ptx_emulator.emulator.build.PREBUILT.is_file():
+    if not ptx_emulator.build.PREBUILT.is_file():
         raise SystemExit("the wheel has no core")
     x = np.arange(32, dtype=np.float32)
     for report in launch_each(SCALE, 1, 32, [x], interleavings=interleavings(3)):

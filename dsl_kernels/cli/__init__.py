@@ -15,6 +15,7 @@ import typer.core
 
 from .. import __version__, env
 from .._discover import module_names
+from ..emulated import library_errors
 from ..errors import DslKernelError, InvalidArgumentError
 from . import _laboratory as laboratory
 from ._output import error_console
@@ -31,7 +32,8 @@ class _Group(typer.core.TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with library_errors():
+                return super().invoke(ctx)
         except DslKernelError as error:
             show_error(error)
             raise typer.Exit(2) from None

@@ -1,65 +1,40 @@
-"""Execute PTX written for NVIDIA GPUs (sm_90a, sm_100a) on a CPU, with checks, to verify kernels.
+"""The emulator under its former name: this is `ptx_emulator`, and its modules are that package's."""
 
->>> import numpy as np
->>> from dsl_kernels.emulator import launch, Interleaving
->>> x = np.arange(64, dtype=np.float32); y = np.zeros_like(x)
->>> report = launch(ptx, grid=1, block=64, args=[x, y])               # doctest: +SKIP
->>> report = launch(ptx, 1, 64, [x, y], interleaving=Interleaving.random(7))  # doctest: +SKIP
->>> print(report)                                                     # doctest: +SKIP
+from __future__ import annotations
 
-``args`` follow the order of the PTX parameters: numpy arrays or torch CPU tensors (written in place),
-integers, floats, and a :class:`TensorMap` where the kernel takes the 128-byte descriptor of a tensor copy::
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
-    launch(ptx, grid=(2, 2), block=384, dynamic_smem=98304, args=[
-        TensorMap(a, box=(64, 128), swizzle="128B"), TensorMap(b, box=(64, 128), swizzle="128B"), c])
+import ptx_emulator
+from ptx_emulator import *  # noqa: F403
+from ptx_emulator import __all__ as __all__
 
-A failed check raises :class:`EmulatorError`, which names the warp, the PTX line and the source line; with
-``check="report"`` the report holds the findings instead. An instruction that the emulator does not execute
-raises :class:`UnsupportedInstruction`. The emulator is a verification tool:
-docs/emulator_checks.md says what it checks, docs/emulator_limits.md what it cannot promise.
-"""
 
-from .arguments import Struct, TensorMap
-from .coverage import Coverage, Location
-from .descriptors import Descriptor
-from .errors import (
-    BuildError,
-    EmulatorError,
-    InternalError,
-    LaunchError,
-    PtxSyntaxError,
-    UnsupportedInstruction,
-)
-from .explain import Explanation, explain
-from .im2col import Im2col
-from .interleaving import Interleaving, interleavings
-from .launch import explore, launch, launch_each
-from .raw import RawArguments, Region
-from .report import Event, Finding, Report
+class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds `dsl_kernels.emulator.x` to be the module `ptx_emulator.x` itself, when it is imported."""
 
-__all__ = [
-    "BuildError",
-    "Coverage",
-    "Descriptor",
-    "EmulatorError",
-    "Event",
-    "Explanation",
-    "Finding",
-    "Im2col",
-    "Interleaving",
-    "InternalError",
-    "LaunchError",
-    "Location",
-    "PtxSyntaxError",
-    "RawArguments",
-    "Region",
-    "Report",
-    "Struct",
-    "TensorMap",
-    "UnsupportedInstruction",
-    "explain",
-    "explore",
-    "interleavings",
-    "launch",
-    "launch_each",
-]
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith(f"{__name__}."):
+            return None
+        there = importlib.util.find_spec(name.replace(__name__, ptx_emulator.__name__, 1))
+        return there and importlib.util.spec_from_loader(name, self, origin=there.name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(str(spec.origin))
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # It ran under its own name; importlib gave it the alias's spec meanwhile.
+        if module.__spec__ is not None:
+            module.__spec__ = module.__spec__.loader_state
+
+
+sys.meta_path.insert(0, _Alias())

@@ -47,8 +47,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a program with every launch checked; exit status 1 if a check or the program fails."""
-    from dsl_kernels.emulator.script import summary
-    from dsl_kernels.emulator.script.program import check_program
+    from ptx_emulator.script import summary
+    from ptx_emulator.script.program import check_program
 
     if not script.is_file():
         raise InvalidArgumentError(
@@ -91,10 +91,10 @@ def explain_variant(
     folder: Path,
 ) -> None:
     """Write a page that explains the first finding of each workload on which the variant fails."""
-    from dsl_kernels.emulator import Interleaving, Report, explain
-    from dsl_kernels.emulator.explain_page import html
     from dsl_kernels.executors import Emulator
     from dsl_kernels.runtime import bundle, store
+    from ptx_emulator import Interleaving, Report, explain
+    from ptx_emulator.explain_page import html
 
     from ..verification import trial
 

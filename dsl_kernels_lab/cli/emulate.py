@@ -16,9 +16,9 @@ from dsl_kernels.errors import InvalidArgumentError
 from . import _script
 
 if TYPE_CHECKING:
-    from dsl_kernels.emulator import Coverage, Interleaving, Report
     from dsl_kernels.problems.base import Workload
     from dsl_kernels.variants import Variant
+    from ptx_emulator import Coverage, Interleaving, Report
 
 app = typer.Typer()
 
@@ -82,9 +82,9 @@ def emulate(
             got="neither" if name is None else "both",
             fix="give one",
         )
-    from dsl_kernels.emulator import Coverage
-    from dsl_kernels.emulator import interleavings as sequence
     from dsl_kernels.runtime import bundle, store
+    from ptx_emulator import Coverage
+    from ptx_emulator import interleavings as sequence
 
     from ..verification import reach, trial
 
@@ -174,8 +174,8 @@ def _attempt(
     variant: Variant, workload: Workload, launch: dict[str, int], interleaving: Interleaving, example: Any
 ) -> tuple[dict[str, Any], Coverage]:
     """One run and what it reached. Findings and wrong results are failures; the interleaving replays them."""
-    from dsl_kernels.emulator import Coverage, EmulatorError
     from dsl_kernels.executors import Emulator
+    from ptx_emulator import Coverage, EmulatorError
 
     from ..verification import trial
 

@@ -16,7 +16,7 @@ from dsl_kernels.variants import Variant
 from . import trial
 
 if TYPE_CHECKING:
-    from dsl_kernels.emulator import Coverage
+    from ptx_emulator import Coverage
 
 # Full rounds of each ring in a workload; one more tile begins another.
 ROUNDS = 2

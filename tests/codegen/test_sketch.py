@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from codegen.__main__ import app
 from codegen.sketch import Sketch, sketches
 from dsl_kernels import language, programs
-from dsl_kernels.emulator import interleavings
 from dsl_kernels.errors import DeclarationError, InvalidArgumentError, UnknownNameError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.tile.lang import Space
+from ptx_emulator import interleavings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = sorted(EXAMPLES.glob("*.py"))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dsl_kernels import emulator
+import ptx_emulator as emulator
 from dsl_kernels.backends.cutedsl import compile_module
 from dsl_kernels.errors import CompileError
 from dsl_kernels.runtime.artifact import Operand, Param, read

@@ -12,7 +12,7 @@ from dsl_kernels.runtime import toolkit
 from dsl_kernels_lab.cases import _gather, reduction
 
 np = pytest.importorskip("numpy")
-emulator = pytest.importorskip("dsl_kernels.emulator")
+emulator = pytest.importorskip("ptx_emulator")
 pytestmark = [pytest.mark.compile, pytest.mark.emulator]
 
 

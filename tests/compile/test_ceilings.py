@@ -13,7 +13,7 @@ from dsl_kernels_lab.timing.ceilings import METHODS
 from dsl_kernels_lab.timing.cuda import SHARED_LIMIT
 
 np = pytest.importorskip("numpy")
-emulator = pytest.importorskip("dsl_kernels.emulator")
+emulator = pytest.importorskip("ptx_emulator")
 pytestmark = [pytest.mark.compile, pytest.mark.emulator]
 
 

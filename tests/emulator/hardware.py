@@ -31,10 +31,10 @@ from typing import Any
 
 import numpy as np
 
-from dsl_kernels.emulator import Interleaving, LaunchError, TensorMap
-from dsl_kernels.emulator import launch as emulate
-from dsl_kernels.emulator.arguments import as_array
-from dsl_kernels.emulator.launch import _parse
+from ptx_emulator import Interleaving, LaunchError, TensorMap
+from ptx_emulator import launch as emulate
+from ptx_emulator.arguments import as_array
+from ptx_emulator.launch import _parse
 
 from . import kernels
 from .probes import Probe, probes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import Interleaving, Report, TensorMap, launch
+from ptx_emulator import Interleaving, Report, TensorMap, launch
 
 HEADER = ".version 8.7\n.target {target}\n.address_size 64\n"
 

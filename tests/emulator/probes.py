@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl_kernels.emulator import TensorMap
+from ptx_emulator import TensorMap
 
 from .kernels import HEADER, bf16, desc_constant
 

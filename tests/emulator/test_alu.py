@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsl_kernels.emulator import EmulatorError, launch
+from ptx_emulator import EmulatorError, launch
 
 from .kernels import elementwise, simple
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import Interleaving, UnsupportedInstruction, interleavings, launch
+from ptx_emulator import Interleaving, UnsupportedInstruction, interleavings, launch
 
 from .kernels import assembles, simple
 from .probes import canonical

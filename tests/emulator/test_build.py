@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dsl_kernels.emulator import BuildError, build
-from dsl_kernels.errors import CacheError
+from ptx_emulator import BuildError, build
+from ptx_emulator.errors import CacheError
 
 # A compiler that copies files instead of compiling; it logs that it was called to link, and takes a while to
 # do so.
@@ -133,7 +133,7 @@ def test_the_core_writes_through_no_stream(path):
 
 def test_processes_that_build_at_once_build_once(stub):
     log = stub(seconds=0.5)
-    code = "from dsl_kernels.emulator import build; print(build.library_path().read_text())"
+    code = "from ptx_emulator import build; print(build.library_path().read_text())"
     running = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]

@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import EmulatorError, PtxSyntaxError, UnsupportedInstruction, launch
+from ptx_emulator import EmulatorError, PtxSyntaxError, UnsupportedInstruction, launch
 
 from .kernels import HEADER, assembles
 
@@ -134,7 +134,7 @@ def test_other_calls_are_refused_before_the_launch(old, new, error, why):
 
 
 def test_calls_that_unfold_to_too_much_are_refused(monkeypatch):
-    from dsl_kernels.emulator import functions
+    from ptx_emulator import functions
 
     tower = "".join(f".func f{i}() {{ call f{i - 1}; call f{i - 1}; ret; }}\n" for i in range(1, 40))
     text = KERNEL.replace(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsl_kernels import emulator
+import ptx_emulator as emulator
 from dsl_kernels.errors import ToolchainError
 from dsl_kernels.runtime import toolkit
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import LaunchError, TensorMap
-from dsl_kernels.emulator.command import argument, main
+from ptx_emulator import LaunchError, TensorMap
+from ptx_emulator.command import argument, main
 
 from .kernels import simple
 from .programs import SCALE

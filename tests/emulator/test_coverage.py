@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import Coverage, EmulatorError, LaunchError, interleavings, launch
+from ptx_emulator import Coverage, EmulatorError, LaunchError, interleavings, launch
 
 from .kernels import PROGRAMS, simple
 

@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import EmulatorError, Interleaving, LaunchError, explain, interleavings, launch
-from dsl_kernels.emulator.explain_page import html as page
+from ptx_emulator import EmulatorError, Interleaving, LaunchError, explain, interleavings, launch
+from ptx_emulator.explain_page import html as page
 
 from .kernels import simple
 from .programs import RACE

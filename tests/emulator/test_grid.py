@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import EmulatorError, Interleaving, interleavings, launch
+from ptx_emulator import EmulatorError, Interleaving, interleavings, launch
 
 from .kernels import simple
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import (
+from ptx_emulator import (
     Descriptor,
     EmulatorError,
     Im2col,

@@ -7,19 +7,19 @@ import re
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import (
+from ptx_emulator import (
     EmulatorError,
     Interleaving,
     LaunchError,
+    PtxEmulatorError,
     PtxSyntaxError,
     TensorMap,
     UnsupportedInstruction,
     launch,
     parser,
 )
-from dsl_kernels.emulator.parser import MAX_REGISTERS
-from dsl_kernels.emulator.script.errors import UnsupportedCall
-from dsl_kernels.errors import DslKernelError
+from ptx_emulator.parser import MAX_REGISTERS
+from ptx_emulator.script.errors import UnsupportedCall
 
 from .kernels import REDUCE, elementwise, simple
 
@@ -82,7 +82,7 @@ def test_an_error_travels_between_processes():
     with pytest.raises(EmulatorError) as raised:
         launch(NOISY, 1, 1, [np.zeros(4, np.uint32)])
     again = pickle.loads(pickle.dumps(raised.value))
-    assert isinstance(again, DslKernelError) and str(again) == str(raised.value)
+    assert isinstance(again, PtxEmulatorError) and str(again) == str(raised.value)
     assert again.finding == raised.value.finding and again.code == "EMULATOR"
 
 
@@ -234,7 +234,7 @@ def test_tensor_maps_are_checked(fields):
 
 
 def test_an_endless_loop_ends_by_default(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("dsl_kernels.emulator.launch"), "INSTRUCTIONS_PER_CTA", 5000)
+    monkeypatch.setattr(importlib.import_module("ptx_emulator.launch"), "INSTRUCTIONS_PER_CTA", 5000)
     x = np.zeros(1, np.uint32)
     with pytest.raises(EmulatorError, match="more than 5000 warp instructions for each") as raised:
         launch(simple(COUNT), (1 << 30, 5), 1, [x])

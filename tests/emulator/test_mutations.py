@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dsl_kernels.emulator import interleavings
+from ptx_emulator import interleavings
 
 from .kernels import PROGRAMS, desc_constant
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import UnsupportedInstruction, launch
+from ptx_emulator import UnsupportedInstruction, launch
 
 from .kernels import assembles, elementwise, simple
 

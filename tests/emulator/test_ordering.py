@@ -7,7 +7,7 @@ Each false alarm has a true finding of the same kind beside it, which must stay.
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import EmulatorError, Interleaving, UnsupportedInstruction, interleavings, launch
+from ptx_emulator import EmulatorError, Interleaving, UnsupportedInstruction, interleavings, launch
 
 from .kernels import PROGRAMS, simple
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import (
+from ptx_emulator import (
     EmulatorError,
     Interleaving,
     LaunchError,
@@ -26,7 +26,7 @@ SCALE = simple(
 
 
 def test_fixture_restores_inputs_and_names_the_schedule(pytester):
-    pytester.makeconftest('pytest_plugins = ["dsl_kernels.emulator.pytest_plugin"]')
+    pytester.makeconftest('pytest_plugins = ["ptx_emulator.pytest_plugin"]')
     pytester.makepyfile(
         f"""
 import numpy as np

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsl_kernels.emulator import Interleaving, interleavings
+from ptx_emulator import Interleaving, interleavings
 
 from .kernels import PROGRAMS, assembles
 

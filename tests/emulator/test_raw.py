@@ -6,7 +6,9 @@ import struct
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import (
+from dsl_kernels.errors import ToolchainError
+from dsl_kernels.runtime import toolkit
+from ptx_emulator import (
     Descriptor,
     EmulatorError,
     LaunchError,
@@ -16,8 +18,6 @@ from dsl_kernels.emulator import (
     TensorMap,
     launch,
 )
-from dsl_kernels.errors import ToolchainError
-from dsl_kernels.runtime import toolkit
 
 from .kernels import simple
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN = """
 import sys
 import pytest
-from dsl_kernels.emulator import build
+from ptx_emulator import build
 build.FLAGS = (*(flag for flag in build.FLAGS if flag != "-O2"), "-O1", "-g", "-fno-omit-frame-pointer", \
 "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 from tests.fuzz.ptx import fuzz_ptx
@@ -32,7 +32,7 @@ sys.exit(pytest.main(["tests/emulator", "-q", "-s", "-p", "no:faulthandler", \
     os.environ.get("EMULATOR_TESTS_SANITIZED") != "1", reason="asked for with EMULATOR_TESTS_SANITIZED=1"
 )
 def test_the_core_does_nothing_undefined():
-    from dsl_kernels.emulator import build
+    from ptx_emulator import build
 
     libraries = [
         subprocess.run(

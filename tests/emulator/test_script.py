@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from dsl_kernels.emulator import EmulatorError, LaunchError, UnsupportedInstruction
-from dsl_kernels.emulator.script import UnsupportedCall, emulated, summary
 from dsl_kernels.runtime import cache
+from ptx_emulator import EmulatorError, LaunchError, UnsupportedInstruction
+from ptx_emulator.script import UnsupportedCall, emulated, summary
 
 from .kernels import simple
 from .programs import (
@@ -365,7 +365,7 @@ def test_what_torch_compile_decorates_runs_as_it_is():
     """In a process of its own, as torch reads its settings once."""
     program = """
 import torch
-from dsl_kernels.emulator.script import emulated
+from ptx_emulator.script import emulated
 
 with emulated():
     @torch.compile
@@ -515,8 +515,8 @@ def test_what_a_tilelang_kernel_does_wrong_keeps_its_type(tmp_path):
     """TVM re-raises errors of Python functions as other types."""
     (tmp_path / "p.py").write_text(
         TILELANG_GEMM.split("if __name__")[0]
-        + "from dsl_kernels.emulator import EmulatorError\n"
-        + "from dsl_kernels.emulator.script import emulated\n"
+        + "from ptx_emulator import EmulatorError\n"
+        + "from ptx_emulator.script import emulated\n"
         + "with emulated('sm_90a', instruction_limit=100):\n    try: check(64, 64, 64)\n"
         + "    except EmulatorError as error: print('caught', error.finding.code)\n"
     )
@@ -561,7 +561,7 @@ def test_wrong():
     main(RACE, 64)
 """,
     )
-    plugin = ("-p", "no:cacheprovider", "-p", "dsl_kernels.emulator.pytest_plugin")
+    plugin = ("-p", "no:cacheprovider", "-p", "ptx_emulator.pytest_plugin")
     done = pytester.runpytest_subprocess(*plugin, "--emulate", "--emulator-interleavings", "2")
     done.assert_outcomes(passed=1, failed=1)
     done.stdout.fnmatch_lines(["*[[]race[]]*", "*2 launches were checked, 1 failed*"])
@@ -580,5 +580,5 @@ def test_fixture(emulated_device):
     assert emulated_device.device.capability == (10, 0) and len(emulated_device.launches) == 1
 """,
     )
-    plugin = ("-p", "no:cacheprovider", "-p", "dsl_kernels.emulator.pytest_plugin")
+    plugin = ("-p", "no:cacheprovider", "-p", "ptx_emulator.pytest_plugin")
     pytester.runpytest_subprocess(*plugin).assert_outcomes(passed=1)

@@ -5,8 +5,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import Descriptor, LaunchError
-from dsl_kernels.emulator.script import emulated
+from ptx_emulator import Descriptor, LaunchError
+from ptx_emulator.script import emulated
 
 from .test_script import library
 

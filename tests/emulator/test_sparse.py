@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import Interleaving, Report, UnsupportedInstruction, launch
+from ptx_emulator import Interleaving, Report, UnsupportedInstruction, launch
 
 from .kernels import assembles, desc_constant, simple
 from .probes import canonical

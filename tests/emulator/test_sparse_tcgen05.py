@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import EmulatorError, Interleaving, UnsupportedInstruction, launch
+from ptx_emulator import EmulatorError, Interleaving, UnsupportedInstruction, launch
 
 from .kernels import assembles
 from .probes import canonical

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsl_kernels.emulator import EmulatorError, Interleaving, launch
+from ptx_emulator import EmulatorError, Interleaving, launch
 
 from .kernels import bf16, desc_constant, simple
 from .probes import canonical

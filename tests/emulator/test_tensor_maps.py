@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import (
+from ptx_emulator import (
     Descriptor,
     RawArguments,
     Region,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsl_kernels.emulator import EmulatorError, Interleaving, LaunchError, TensorMap, launch
+from ptx_emulator import EmulatorError, Interleaving, LaunchError, TensorMap, launch
 
 from .kernels import simple
 

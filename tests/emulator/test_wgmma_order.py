@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsl_kernels import emulator
-from dsl_kernels.emulator import Interleaving, Report, interleavings
+import ptx_emulator as emulator
+from ptx_emulator import Interleaving, Report, interleavings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import probe_wgmma_order as probe

@@ -7,15 +7,17 @@ call that takes too long, a wrong answer.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dsl_kernels.emulator.errors import EmulatorError
 from dsl_kernels.errors import DslKernelError
+from ptx_emulator import PtxEmulatorError
 
-TYPED = (DslKernelError, EmulatorError)
+OURS = r"/(?:dsl_kernels|ptx_emulator)/"
+TYPED = (DslKernelError, PtxEmulatorError)
 """The classes of a refusal. The emulator is independent of the library, and has its own base class."""
 
 KEPT = 20
@@ -120,9 +122,9 @@ class Counts:
 
 
 def _site(error: BaseException) -> str:
-    """Where an exception came from: the last frame within the library, or else the last one."""
+    """Where an exception came from: the last frame in the library or its emulator, or else the last one."""
     import traceback
 
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "dsl_kernels" in frame.filename] or frames
-    return f" at {ours[-1].filename.rpartition('dsl_kernels/')[2]}:{ours[-1].lineno}" if ours else ""
+    ours = [frame for frame in frames if re.search(OURS, frame.filename)] or frames
+    return f" at {re.split(OURS, ours[-1].filename)[-1]}:{ours[-1].lineno}" if ours else ""

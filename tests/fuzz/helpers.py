@@ -475,8 +475,8 @@ def isolated() -> Iterator[Path]:
 
 def fuzz_helpers(count: int, seed: int, only: str = "") -> Counts:
     """Call helpers `count` times, with up to two hostile arguments."""
-    from dsl_kernels.emulator import BuildError
-    from dsl_kernels.emulator.build import load
+    from ptx_emulator import BuildError
+    from ptx_emulator.build import load
 
     generator, counts = random.Random(seed), Counts()
     with contextlib.suppress(BuildError):

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from dsl_kernels import emulator, variants
-from dsl_kernels.emulator import Interleaving, InternalError
+import ptx_emulator as emulator
+from dsl_kernels import variants
 from dsl_kernels.executors import Emulator
 from dsl_kernels.runtime import cache
 from dsl_kernels_lab.verification import trial
+from ptx_emulator import Interleaving, InternalError
 
 from . import Counts
 

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from functools import cache
 
 from dsl_kernels import variants
-from dsl_kernels.emulator import Interleaving, interleavings
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.runtime import bundle, store
 from dsl_kernels.variants import Variant
 from dsl_kernels_lab.verification import reach, trial
+from ptx_emulator import Interleaving, interleavings
 
 INTERLEAVINGS = 20
 # At most this many sites of a slip in a variant, drawn by their names: the same in every run.

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from dsl_kernels import problems, variants
-from dsl_kernels.emulator import Interleaving
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.layouts import LATENT_DIM, V4_ROW_BYTES, V4_SCALE_BYTES, V41_TOKEN_BYTES
 from dsl_kernels_lab.verification import trial
 from dsl_kernels_lab.verification.reach import attended_heads
+from ptx_emulator import Interleaving
 
 pytestmark = [
     pytest.mark.emulator,

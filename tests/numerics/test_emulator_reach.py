@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from dsl_kernels import variants
-from dsl_kernels.emulator import Coverage, EmulatorError, Interleaving
 from dsl_kernels.executors import Emulator
 from dsl_kernels_lab.verification import reach, trial
+from ptx_emulator import Coverage, EmulatorError, Interleaving
 
 pytestmark = [
     pytest.mark.emulator,

@@ -27,12 +27,12 @@ from body_mutants import Mutant, Only, Structure, mutants, printed, written
 
 from dsl_kernels import programs, variants
 from dsl_kernels.arch import get_arch
-from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.variants import Variant
 from dsl_kernels_lab.verification import trial
+from ptx_emulator import EmulatorError, interleavings
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 DSLS = ("cutedsl", "tilelang")

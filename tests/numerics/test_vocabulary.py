@@ -24,7 +24,6 @@ from codegen.sweep import Instance, frame, leaf_modules
 from dsl_kernels import backends, programs
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.device.torch import fragment
-from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.kernels.sparse_mla.leaves import results as sparse_mla
@@ -54,6 +53,7 @@ from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.tile.text import Box, Recorder
 from dsl_kernels.tile.transfers import Action
 from dsl_kernels.variants import Variant
+from ptx_emulator import EmulatorError, interleavings
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 SHARED, REGISTER, TENSOR = Space.SHARED, Space.REGISTER, Space.TENSOR

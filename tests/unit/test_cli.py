@@ -538,8 +538,8 @@ def test_run_reads_a_workload_file(tmp_path):
 
 
 def test_a_finding_of_the_emulator_is_an_error_without_a_traceback(monkeypatch):
-    from dsl_kernels.emulator.errors import EmulatorError
     from dsl_kernels_lab import steps
+    from ptx_emulator.errors import EmulatorError
 
     def racing(self, **options):
         raise EmulatorError("[race] warp 2 stores what warp 1 stored")

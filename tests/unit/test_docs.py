@@ -32,7 +32,7 @@ DOCUMENTS = [
 ]
 SOURCES = [
     path
-    for folder in ("dsl_kernels", "dsl_kernels_lab", "codegen")
+    for folder in ("dsl_kernels", "dsl_kernels_lab", "ptx_emulator", "codegen")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from dsl_kernels import emulator, executors, ops, peers, problems, variants
+import ptx_emulator as emulator
+from dsl_kernels import executors, ops, peers, problems, variants
 from dsl_kernels.dsa import exchanges
 from dsl_kernels.dsa.exchanges import COLLECTIVES, COPY, DIRECT, Exchange
-from dsl_kernels.emulator import EmulatorError, LaunchError
 from dsl_kernels.errors import (
     ArgumentTypeError,
     DeclarationError,
@@ -28,6 +28,7 @@ from dsl_kernels.problems.base import OperandSpec
 from dsl_kernels.problems.peers import MOST_PEERS, dealt
 from dsl_kernels.tile.leaf_text import Array, LeafRecorder
 from dsl_kernels_lab.verification import trial
+from ptx_emulator import EmulatorError, LaunchError
 
 EXECUTORS = ("interpreter", "emulator")
 OPS = ("merge_outputs", "merge_entries")

@@ -24,8 +24,8 @@ from dsl_kernels_lab import steps
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = (
-    "dsl_kernels", "dsl_kernels_lab", "distributions", "generated", "pyproject.toml", "setup.py", "README.md",
-    "LICENSE",
+    "dsl_kernels", "dsl_kernels_lab", "ptx_emulator", "distributions", "generated", "pyproject.toml",
+    "setup.py", "README.md", "LICENSE",
 )  # fmt: skip
 RUN = "from dsl_kernels.cli import main; main()"
 PROBE = """
@@ -103,6 +103,7 @@ def files(root: Path) -> set[str]:
 def test_it_has_every_file_of_the_library(installed):
     here = files(ROOT / "dsl_kernels") | {f"generated/{name}" for name in files(ROOT / "generated")}
     assert files(installed / "dsl_kernels") == here
+    assert files(installed / "ptx_emulator") == files(ROOT / "ptx_emulator")
 
 
 def test_the_laboratory_is_in_a_wheel_of_its_own(installed, laboratory):
@@ -167,6 +168,7 @@ def test_a_wheel_and_a_bundle_run_a_decode_step_where_no_dsl_is(
         tmp_path / "site/dsl_kernels",
         ignore=lambda _, names: {"generated"} & {*names},
     )
+    shutil.copytree(installed / "ptx_emulator", tmp_path / "site/ptx_emulator")
     built = cache.cache_root() / "emulator"
     if built.is_dir():
         shutil.copytree(built, tmp_path / "cache" / "emulator")

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl_kernels.emulator import Interleaving, Report, TensorMap, interleavings, launch
+from ptx_emulator import Interleaving, Report, TensorMap, interleavings, launch
 
 M, N, K = 512, 512, 256
 SMEM = 231000

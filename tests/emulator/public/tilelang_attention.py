@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from dsl_kernels.emulator import Report, TensorMap, interleavings, launch
+from ptx_emulator import Report, TensorMap, interleavings, launch
 
 SEQ, DIM = 512, 128
 FENCED_BARRIER = (

@@ -141,6 +141,6 @@ def test_the_order_of_arrival_changes_no_bit(variant: variants.Variant) -> None:
 
 
 def _random(seed: int):
-    from dsl_kernels.emulator import Interleaving
+    from ptx_emulator import Interleaving
 
     return Interleaving.random(seed, resident=2)

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from dsl_kernels import problems, variants
-from dsl_kernels.emulator import Interleaving
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.kernels.topk_selector.leaves import lists as leaf
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.variants import Variant
 from dsl_kernels_lab.verification import trial
+from ptx_emulator import Interleaving
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 

@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self
-
-from .. import arguments
-from ..errors import BaseError
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from .report import Finding, Report
 
 
-class EmulatorError(BaseError, RuntimeError):
+class PtxEmulatorError(Exception):
+    """Base of every error that the emulator raises on purpose.
+
+    Args:
+        subject: The argument, kernel or file that is at fault.
+        expected: What would have been accepted.
+        got: What came instead.
+        fix: What the caller can do about it.
+        code: Stable identifier; defaults to the class's `default_code`.
+        where: The line of a kernel's declaration that is at fault, as `file:line: text`.
+    """
+
+    default_code = "ERROR"
+
+    def __init__(
+        self, subject: str, *, expected: str, got: str, fix: str, code: str | None = None, where: str = ""
+    ) -> None:
+        self.subject, self.expected, self.got, self.fix, self.where = subject, expected, got, fix, where
+        self.code = code or self.default_code
+        place = f"{where}: " if where else ""
+        super().__init__(f"{place}error[{self.code}] {subject}: expected {expected}; got {got}. Fix: {fix}")
+
+    def at(self, where: str) -> Self:
+        """The same error, at a line of a declaration."""
+        return _again(type(self), self.subject, self.expected, self.got, self.fix, self.code, where)
+
+    def __reduce__(self):
+        """Pickle with the keyword-only arguments."""
+        return _again, (type(self), self.subject, self.expected, self.got, self.fix, self.code, self.where)
+
+
+def _again(cls, subject, expected, got, fix, code, where):
+    return cls(subject, expected=expected, got=got, fix=fix, code=code, where=where)
+
+
+class UnsupportedArchError(PtxEmulatorError, ValueError):
+    """An architecture that the emulator does not execute."""
+
+    default_code = "UNSUPPORTED_ARCH"
+
+
+class CompileError(PtxEmulatorError, RuntimeError):
+    """The vendor's compiler refused what a program's DSL wrote, or is missing."""
+
+    default_code = "COMPILE"
+
+
+class CacheError(PtxEmulatorError, OSError):
+    """A folder of the compiled core that cannot be used, or that others may write to."""
+
+    default_code = "CACHE"
+
+
+class EmulatorError(PtxEmulatorError, RuntimeError):
     """A kernel failed a check while the emulator executed it.
 
     ``finding`` is the first error; ``report`` holds everything known when execution stopped.
@@ -96,11 +145,3 @@ class InternalError(EmulatorError):
     default_subject = "the emulator"
     default_expected = "a finding or a result"
     default_fix = "report the PTX and the launch as a bug of the emulator"
-
-
-def _refused(name: str, expected: str, got: str, fix: str) -> LaunchError:
-    return LaunchError(f"{name}: expected {expected}, got {got}", fix=fix)
-
-
-checked: Any = partial(arguments.checked, error=_refused)
-"""Decorator: raise a :class:`LaunchError` for arguments whose types differ from the annotations."""

@@ -12,16 +12,15 @@ import hashlib
 import importlib
 import shlex
 import struct
+import subprocess
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...errors import BaseError
-from ...runtime import toolkit
 from ..descriptors import SIZE, Descriptor
-from ..errors import LaunchError
+from ..errors import CompileError, LaunchError, PtxEmulatorError
 from .errors import UnsupportedCall
 from .hooks import Patches
 from .session import Kernel, Session
@@ -86,7 +85,7 @@ class _Compiled:
 
     def __init__(self, session: Session, device_mod: Any, ptx: str) -> None:
         self.launches: dict[str, Callable[..., None]] = {}
-        self.error: BaseError | None = None  # a launch's exception; TVM passes it on as another type
+        self.error: PtxEmulatorError | None = None  # a launch's exception; TVM passes it on as another type
         self._functions: dict[str, Any] = {}
         for function in device_mod.functions.values():
             if "global_symbol" in function.attrs:
@@ -111,7 +110,7 @@ class _Compiled:
                     )
                 try:
                     compiled.launches[name](*args)
-                except BaseError as error:
+                except PtxEmulatorError as error:
                     compiled.error = error
                     raise
 
@@ -210,8 +209,32 @@ def _compile(session: Session, folder: Path, source: str, configs: dict[str, Any
     cu, ptx = folder / f"{stem}.cu", folder / f"{stem}.ptx"
     if not ptx.exists():
         cu.write_text(source)
-        toolkit.cuda_to_ptx(cu, ptx, session.device.arch.name, ["-std=c++20", "-w", "-lineinfo", *flags])
+        wanted = (f"-arch={session.device.arch.name}", "-std=c++20", "-w", "-lineinfo", *flags)
+        _run_nvcc([nvcc.get_nvcc_compiler(), "--ptx", *wanted, "-o", ptx.name, cu.name], folder)
     return ptx.read_text()
+
+
+def _run_nvcc(command: Sequence[str], folder: Path) -> None:
+    """Run the compiler that TileLang itself uses.
+
+    Raises:
+        CompileError: it is missing, or refuses the source.
+    """
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
+        )
+        said = (done.stderr + done.stdout).strip()
+        got = f"exit status {done.returncode}: {said[-1500:]}" if done.returncode else ""
+    except OSError as error:
+        got = str(error)
+    if got:
+        raise CompileError(
+            command[0],
+            expected="to compile TileLang's CUDA source to PTX",
+            got=got,
+            fix="correct the program; or install CUDA 13's nvcc and set CUDA_HOME",
+        )
 
 
 def _lowering(session: Session, folder: Path) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Pytest support: ``pytest_plugins = ["dsl_kernels.emulator.pytest_plugin"]`` in a conftest.
+"""Pytest support: ``pytest_plugins = ["ptx_emulator.pytest_plugin"]`` in a conftest.
 
 The fixture ``emulate`` runs a kernel under several interleavings and checks it after each::
 
@@ -10,8 +10,8 @@ The fixture ``emulate`` runs a kernel under several interleavings and checks it 
 failure names its interleaving, which replays with ``emulate(..., interleaving=Interleaving(...))``.
 
 ``pytest --emulate`` checks every launch that the tests make themselves, through CuTe DSL, TileLang, Triton,
-torch's "cuda" or the driver's calls from Python, as ``python -m dsl_kernels emulate --script`` does for a
-program. A test fails at its first error. ``-p dsl_kernels.emulator.pytest_plugin`` loads the plugin where no
+torch's "cuda" or the driver's calls from Python, as ``ptx-emulator script`` does for a
+program. A test fails at its first error. ``-p ptx_emulator.pytest_plugin`` loads the plugin where no
 conftest does. The fixture ``emulated_device`` does the same for one test, on the architecture of the mark
 ``emulated_arch("sm_100a")`` or of ``--emulate-arch``. The plugin verifies kernels written for NVIDIA GPUs
 before they run there: it is no platform to run them on, and nothing is translated.

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import shown
 from .arguments import ADDRESS_BASE, Arguments
 from .build import load
+from .checks import checked, shown
 from .coverage import Location, covered, place
-from .errors import EmulatorError, InternalError, LaunchError, UnsupportedInstruction, checked
+from .errors import EmulatorError, InternalError, LaunchError, UnsupportedInstruction
 from .interleaving import KINDS, POLICIES, Interleaving
 from .isa import Program, decode
 from .parser import parse

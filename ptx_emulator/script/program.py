@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import BaseError
+from ..errors import PtxEmulatorError
 from . import emulated
 from .session import Session
 from .text import PURPOSE, reached, row
@@ -51,7 +51,7 @@ def check_program(
         arguments: `sys.argv` of the program after its own name.
         arch: The architecture to compile for.
         quiet: Send the program's standard output to standard error.
-        settings: Settings of :func:`~dsl_kernels.emulator.script.emulated`.
+        settings: Settings of :func:`~ptx_emulator.script.emulated`.
 
     Raises:
         LaunchError, UnsupportedArchError: `emulated` refuses the settings. An exception of the program itself
@@ -67,7 +67,7 @@ def check_program(
                 runpy.run_path(str(script), run_name="__main__")
         except SystemExit as stop:
             failure = "" if stop.code in (0, None) else f"the program ended with {stop.code!r}"
-        except BaseError as error:
+        except PtxEmulatorError as error:
             failure = str(error)
         except Exception:  # the program's own
             failure = traceback.format_exc()

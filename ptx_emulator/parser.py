@@ -1,6 +1,6 @@
 """Parse PTX text into statements, with registers and labels resolved per ``{ }`` block and ``.loc`` kept.
 
-The parser knows the grammar and not the meaning of instructions; :mod:`dsl_kernels.emulator.isa` decodes
+The parser knows the grammar and not the meaning of instructions; :mod:`ptx_emulator.isa` decodes
 opcodes. Text that the parser does not know raises :class:`PtxSyntaxError` with its line.
 """
 

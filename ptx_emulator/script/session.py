@@ -8,47 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...arch import RESERVED_SMEM, ArchSpec, get_arch
-from ...arguments import shown
+from ..checks import shown
 from ..coverage import Coverage
 from ..errors import EmulatorError, LaunchError, UnsupportedInstruction
 from ..interleaving import Interleaving, interleavings
 from ..launch import _parse, launch, launch_each
 from ..raw import RawArguments
 from ..report import Finding, Report
+from .device import SMS, Device, get_arch
 from .errors import UnsupportedCall
 from .memory import Memory, Snapshot
 
 Data = bytes | Sequence[bytes]
 Params = Data | Callable[[Sequence[int]], Data]
-SMS = 4  # SMs of the device that a program sees: few, so that persistent kernels launch few CTAs
-
-
-@dataclass(frozen=True)
-class Device:
-    """The GPU that a program sees."""
-
-    arch: ArchSpec
-    sms: int = SMS
-    memory_bytes: int = 64 << 30
-    l2_bytes: int = 50 << 20
-    warp: int = 32
-
-    @property
-    def capability(self) -> tuple[int, int]:
-        return self.arch.compute_capability
-
-    @property
-    def name(self) -> str:
-        return f"emulated NVIDIA {self.arch.gpu}"
-
-    @property
-    def static_smem(self) -> int:
-        return 48 << 10
-
-    @property
-    def reserved_smem(self) -> int:
-        return RESERVED_SMEM
 
 
 @dataclass(frozen=True)
@@ -107,7 +79,7 @@ class LaunchRecord:
 
 @dataclass(frozen=True)
 class Settings:
-    """How launches are checked: see :func:`dsl_kernels.emulator.script.emulated`."""
+    """How launches are checked: see :func:`ptx_emulator.script.emulated`."""
 
     interleavings: int = 5
     seed: int = 0

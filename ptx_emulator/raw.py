@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..arguments import shown
 from .arguments import TensorMap, as_array, map_image
+from .checks import checked, shown
 from .descriptors import ALIGN, SIZE, Descriptor, found
-from .errors import LaunchError, checked
+from .errors import LaunchError
 from .isa.base import GENERIC_PARAM, GENERIC_SHARED
 from .ptx import Entry
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import index
 
-from ..arguments import shown
-from .errors import LaunchError, checked
+from .checks import checked, shown
+from .errors import LaunchError
 
 KINDS = ("lockstep", "random", "adversarial", "replay")
 POLICIES = ("random", "early", "late")
@@ -30,7 +30,7 @@ class Interleaving:
 
     ``lockstep`` takes the warps in turn; ``random`` draws warps, the lengths of their turns and asynchronous
     completions from the seed; ``adversarial`` starves one warp and completes asynchronous work as early or as
-    late as allowed; ``replay`` follows a list of choices (see :func:`dsl_kernels.emulator.explore`).
+    late as allowed; ``replay`` follows a list of choices (see :func:`ptx_emulator.explore`).
     ``resident`` clusters run interleaved from the start. When all of them wait, more start, up to
     ``max_resident``, so that grid-wide barriers work.
     """

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ...errors import BaseError
+from ..errors import PtxEmulatorError
 from .driver import (
     INVALID_HANDLE,
     INVALID_VALUE,
@@ -82,7 +82,7 @@ class CApi:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.session = driver.session
-        self.errors: list[BaseError] = []
+        self.errors: list[PtxEmulatorError] = []
         self._made: dict[str, Any] = {}
         self._texts: dict[int, Any] = {}
         self._next = itertools.count()
@@ -106,7 +106,7 @@ class CApi:
         def run(*args: Any) -> int:
             try:
                 return call(*[0 if a is None else a for a in args])
-            except BaseError as error:
+            except PtxEmulatorError as error:
                 self.errors.append(error)
                 return 999
 

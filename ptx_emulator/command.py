@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import shown
-from ..errors import BaseError
 from .arguments import TensorMap
+from .checks import shown
 from .coverage import Coverage
-from .errors import LaunchError
+from .errors import LaunchError, PtxEmulatorError
 from .interleaving import interleavings
 from .launch import launch_each
 
@@ -210,6 +209,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0 if _script(_script_parser().parse_args(given[1:])) else 1
         # Arguments of the kernel may stand between options.
         return 0 if _run(_run_parser().parse_intermixed_args(given[1:])) else 1
-    except BaseError as error:
+    except PtxEmulatorError as error:
         sys.stderr.write(f"{error}\n")
         return 2

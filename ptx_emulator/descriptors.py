@@ -13,9 +13,9 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..arguments import shown
 from .arguments import SWIZZLES, Array, TensorMap
-from .errors import LaunchError, checked
+from .checks import checked, shown
+from .errors import LaunchError
 from .im2col import Im2col
 
 SIZE = 128  # bytes of a descriptor

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import is_plain_tensor, shown
-from ..dtypes import BY_TORCH_NAME
-from .errors import LaunchError, checked
+from .checks import checked, is_plain_tensor, shown
+from .errors import LaunchError
 from .im2col import Im2col
 from .isa.base import GENERIC_PARAM, TYPES
 from .ptx import Entry, Param
@@ -21,7 +20,12 @@ ADDRESS_BASE = 0x10_0000_0000  # start of emulated global memory
 _ALIGN = 512  # the alignment that a GPU allocator guarantees
 _GAP = 1 << 20  # unmapped bytes between two allocations, so that an overrun hits no other argument
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_atom_32B": 4}
-_TYPES = {name: dtype.ptx for name, dtype in BY_TORCH_NAME.items()}
+# Element types by their names in numpy and in torch.
+_TYPES = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2", "int64": "s64", "int32": "s32", "int16": "s16", "int8": "s8", "uint64": "u64",
+    "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "u8",
+}  # fmt: skip
 _MAP_TYPES = {*_TYPES.values(), "tf32", "b8", "b16", "b32", "b64", "e2m1"}
 
 

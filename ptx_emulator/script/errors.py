@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Self
 
-from ...errors import BaseError
+from ..errors import PtxEmulatorError
 
 
-class UnsupportedCall(BaseError, NotImplementedError):
+class UnsupportedCall(PtxEmulatorError, NotImplementedError):
     """The emulator does not record a call of the driver, of the runtime or of a DSL. It never guesses."""
 
     default_code = "SCRIPT_UNSUPPORTED"

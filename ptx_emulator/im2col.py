@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..arguments import shown
-from .errors import LaunchError, checked
+from .checks import checked, shown
+from .errors import LaunchError
 
 #: rank of the tensor -> limit of a corner's coordinates, which are from -limit to limit - 1
 _CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}

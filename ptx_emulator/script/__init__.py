@@ -1,6 +1,6 @@
 """Run a program with its own main and reference, without a GPU or a driver, and check every launch.
 
->>> from dsl_kernels.emulator.script import emulated
+>>> from ptx_emulator.script import emulated
 >>> with emulated("sm_90a", interleavings=20) as session:              # doctest: +SKIP
 ...     y = my_kernel(torch.ones(64, device="cuda"))
 >>> print(summary(session))                                            # doctest: +SKIP
@@ -20,11 +20,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...arguments import shown
+from ..checks import shown
 from ..errors import LaunchError
 from . import hooks
+from .device import SMS
 from .errors import UnsupportedCall
-from .session import SMS, LaunchRecord, Session, Settings
+from .session import LaunchRecord, Session, Settings
 from .text import summary
 
 __all__ = ["LaunchRecord", "Session", "UnsupportedCall", "emulated", "summary"]
@@ -52,7 +53,7 @@ def emulated(
         check: "raise" ends the program at the first error; "report" collects findings.
         sms: SMs of the device that the program sees; persistent kernels launch that many CTAs.
         explain: A folder for pages that explain the first error of each launch.
-        options: Options of :func:`dsl_kernels.emulator.launch`, such as ``strict_fences=True``.
+        options: Options of :func:`ptx_emulator.launch`, such as ``strict_fences=True``.
 
     Raises:
         UnsupportedCall: the program makes a call that is not recorded.
@@ -70,7 +71,7 @@ def emulated(
 
         page = writer(Path(explain))
     session = Session(arch, Settings(interleavings, seed, check, options, page), sms)
-    with tempfile.TemporaryDirectory(prefix="dsl_kernels_script_") as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="ptx_emulator_script_") as folder, ExitStack() as stack:
         _ACTIVE.append(session)
         stack.callback(_ACTIVE.remove, session)
         stack.enter_context(_installed(session, Path(folder)))

@@ -4,7 +4,7 @@
 >>> print(explanation)                                                         # doctest: +SKIP
 
 ``run(interleaving, **options)`` launches the kernel again from the same memory and passes the options to
-:func:`dsl_kernels.emulator.launch`.
+:func:`ptx_emulator.launch`.
 """
 
 from __future__ import annotations

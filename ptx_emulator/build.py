@@ -14,8 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from ..errors import CacheError
-from .errors import BuildError
+from .cache import cache_root, distrust, make_folder, require_trusted
+from .errors import BuildError, CacheError
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +80,8 @@ def library_path() -> Path:
         raise BuildError(
             f"{PREBUILT} is missing, which came with the package", fix="install the package again"
         )
-    # Only a build needs these: the emulator's own distribution, which has a compiled core, needs numpy alone.
+    # Only a build needs it: the emulator's own distribution, which has a compiled core, needs numpy alone.
     import filelock
-
-    from ..runtime.cache import cache_root
-    from ..runtime.storage import make_folder, require_trusted
 
     cxx = compiler()
     root = cache_root()
@@ -114,8 +111,6 @@ def library_path() -> Path:
 
 
 def _usable(target: Path) -> bool:
-    from ..runtime.storage import distrust
-
     return target.is_file() and distrust(target) is None
 
 
