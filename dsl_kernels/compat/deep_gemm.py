@@ -13,8 +13,8 @@
 | `clean_logits` | -inf outside a row's keys, filled before the kernel |
 | `max_seqlen_k` other than 0 (compressed scores) | served, also with `clean_logits`, unlike DeepGEMM |
 | `fp8_fp4_paged_mqa_logits` with `q` fp4 | on sm_100a: 32 or 64 heads, 128 dims, pages of 64, float32 |
+| `fp8_fp4_mqa_logits` with `q` fp4 | on sm_100a: 32 or 64 heads, 128 dims, float32 |
 | fp4 with 8 or 16 heads, 64 dims, pages of 32, or `logits_dtype` bfloat16 | refused |
-| `fp8_fp4_mqa_logits` with `q` fp4 | refused |
 | `q` fp8 with scales (MXFP8, of later versions) | refused |
 | `logits_dtype` | float32 or bfloat16 |
 | `weights` in bfloat16 | served; torch converts them to float32 before the kernel |
@@ -210,8 +210,8 @@ def fp8_fp4_mqa_logits(
     """Scores of a prompt over flat index keys, each row over a window of them.
 
     Args:
-        q: ([s, heads, dim] float8_e4m3fn, None).
-        kv: ([skv, dim] float8_e4m3fn, [skv] float32 scales).
+        q: ([s, heads, dim] float8_e4m3fn, None), or of 4 bits ([s, heads, dim / 2] int8, [s, heads] int32).
+        kv: ([skv, dim] float8_e4m3fn, [skv] float32 scales), or of 4 bits ([skv, dim / 2] int8, [skv] int32).
         weights: [s, heads] float32 or bfloat16.
         cu_seq_len_k_start, cu_seq_len_k_end: [s] int32, the half-open window of each row.
         clean_logits: whether columns outside a row's window are -inf.
@@ -227,7 +227,7 @@ def fp8_fp4_mqa_logits(
         InvalidArgumentError: what the table above refuses; names the argument.
         As in `ops.lightning_indexer_prefill`.
     """
-    values = _values(q)
+    values, q_scales = _paired(q)
     compressed = integer("max_seqlen_k", max_seqlen_k, 0) > 0
     require("q", values.dim() == 3, "[s, heads, dim]", str(tuple(values.shape)), "pass three dimensions")
     keys, scales = kv
@@ -237,8 +237,9 @@ def fp8_fp4_mqa_logits(
     logits = _rows((values.shape[0],), columns, values, logits_dtype, clean_logits)[:, :columns]
     require_dense("weights", weights)
     with named_as(
-        k="kv", k_scales="kv", k_start="cu_seq_len_k_start", k_end="cu_seq_len_k_end", out="logits_dtype"
-    ):
+        k="kv", k_scales="kv", k_start="cu_seq_len_k_start", k_end="cu_seq_len_k_end", out="logits_dtype",
+        q_scales="q",
+    ):  # fmt: skip
         lightning_indexer_prefill(
             values,
             keys,
@@ -246,6 +247,7 @@ def fp8_fp4_mqa_logits(
             _weights(weights),
             cu_seq_len_k_start,
             cu_seq_len_k_end,
+            q_scales=q_scales,
             compressed=compressed,
             out=logits,
             executor=executor,
@@ -271,13 +273,6 @@ def _paired(q: Scaled) -> tuple[torch.Tensor, torch.Tensor | None]:
         )  # fmt: skip
         require_dense("q", scales)
     return values, scales
-
-
-def _values(q: Scaled) -> torch.Tensor:
-    """The queries of the pair, which must have no scales."""
-    values, scales = _paired(q)
-    require("q", scales is None, FP8, "queries with scales (MXFP4)", "call DeepGEMM for fp4 queries")
-    return values
 
 
 def _rows(

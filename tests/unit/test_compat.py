@@ -347,10 +347,57 @@ def test_deep_gemm_refuses_of_four_bits(change: dict, message: str) -> None:
         deep_gemm.fp8_fp4_paged_mqa_logits(**call, executor="interpreter")
 
 
+def prompt_of_four_bits(name: str) -> tuple[dict, dict, dict]:
+    """Arguments of DeepGEMM's scores of a prompt in fp4, the problem's inputs and the reference."""
+    inputs, expected = scored("prefill_mxfp4", name)
+    call = {
+        "q": (inputs["q"].view(torch.int8), inputs["q_scales"]),
+        "kv": (inputs["k"].view(torch.int8), inputs["k_scales"]), "weights": inputs["weights"],
+        "cu_seq_len_k_start": inputs["k_start"], "cu_seq_len_k_end": inputs["k_end"],
+    }  # fmt: skip
+    return call, inputs, expected
+
+
+@pytest.mark.usefixtures("blackwell")
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("name", ["prefill_mxfp4_ragged", "prefill_mxfp4_ragged_h32"])
+def test_deep_gemm_prefill_of_four_bits(name: str, clean: bool) -> None:
+    call, inputs, expected = prompt_of_four_bits(name)
+    s, skv = inputs["q"].shape[0], inputs["k"].shape[0]
+    widest = int((inputs["k_end"] - inputs["k_start"]).max()) if inputs["compressed"] else 0
+    logits = deep_gemm.fp8_fp4_mqa_logits(
+        **call, clean_logits=clean, max_seqlen_k=widest, executor="interpreter"
+    )
+    assert logits.shape == (s, widest or skv) and logits.stride(0) * 4 % 1024 == 0
+    wanted = {"logits": expected["logits"][:, : widest or skv]}
+    require_scores("prefill_mxfp4", inputs, wanted, logits)
+    assert torch.equal(logits == -math.inf, wanted["logits"].isnan()) or not clean
+
+
+@pytest.mark.usefixtures("blackwell")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": lambda q: (q[0][:, :16], q[1][:, :16])}, "q: expected .*32 or 64 heads"),
+        ({"q": lambda q: (q[0], q[1][:, :8])}, "q: "),
+        ({"kv": lambda kv: (kv[0][:, :32], kv[1])}, "kv: "),
+        ({"kv": lambda kv: (kv[0], kv[1].float())}, "kv: .*int32"),
+        ({"kv": lambda kv: (kv[0].view(torch.float8_e4m3fn), kv[1])}, "kv: .*pairs of e2m1"),
+        ({"logits_dtype": lambda _: torch.bfloat16}, "logits_dtype: .*float32"),
+    ],
+)
+def test_deep_gemm_refuses_of_a_prompt_of_four_bits(change: dict, message: str) -> None:
+    call, _, _ = prompt_of_four_bits("prefill_mxfp4_tiny")
+    call |= {name: make(call.get(name)) for name, make in change.items()}
+    with pytest.raises((ArgumentTypeError, InvalidArgumentError), match=message):
+        deep_gemm.fp8_fp4_mqa_logits(**call, executor="interpreter")
+
+
 def test_hopper_has_no_scores_of_four_bits() -> None:
-    call, _ = paged_of_four_bits(64)
     with pytest.raises(NoVariantError, match="sm_100a"):
-        deep_gemm.fp8_fp4_paged_mqa_logits(**call, executor="interpreter")
+        deep_gemm.fp8_fp4_paged_mqa_logits(**paged_of_four_bits(64)[0], executor="interpreter")
+    with pytest.raises(NoVariantError, match="sm_100a"):
+        deep_gemm.fp8_fp4_mqa_logits(**prompt_of_four_bits("prefill_mxfp4_tiny")[0], executor="interpreter")
 
 
 PAGED = {
@@ -386,7 +433,6 @@ def test_deep_gemm_refuses(change: dict, message: str) -> None:
         ({"max_seqlen_k": 64}, "cu_seq_len_k_end: .*at most stride past k_start"),
         ({"cu_seq_len_k_start": torch.zeros(3)}, "cu_seq_len_k_start: .*int32"),
         ({"q": (torch.zeros(3, 1, 64, 128), None)}, "q: "),
-        ({"q": (torch.zeros(3, 64, 64).to(torch.int8), torch.zeros(3, 64))}, "q: .*MXFP4"),
         ({"kv": (torch.zeros(200, 128), torch.zeros(200))}, "kv: .*float8"),
     ],
 )
