@@ -12,7 +12,10 @@
 | `fp8_mqa_logits`, `fp8_fp4_mqa_logits` with `q` fp8 | `ops.lightning_indexer_prefill`, same heads and dims |
 | `clean_logits` | -inf outside a row's keys, filled before the kernel |
 | `max_seqlen_k` other than 0 (compressed scores) | served, also with `clean_logits`, unlike DeepGEMM |
-| `q` with scales (MXFP4) | refused |
+| `fp8_fp4_paged_mqa_logits` with `q` fp4 | on sm_100a: 32 or 64 heads, 128 dims, pages of 64, float32 |
+| `fp8_fp4_mqa_logits` with `q` fp4 | on sm_100a: 32 or 64 heads, 128 dims, float32 |
+| fp4 with 8 or 16 heads, 64 dims, pages of 32, or `logits_dtype` bfloat16 | refused |
+| `q` fp8 with scales (MXFP8, of later versions) | refused |
 | `logits_dtype` | float32 or bfloat16 |
 | `weights` in bfloat16 | served; torch converts them to float32 before the kernel |
 
@@ -39,6 +42,8 @@ __all__ = [
 
 ROW_BYTES = 1024
 FP8 = "fp8 queries, whose scales are folded into weights"
+# DeepGEMM's dtype of two numbers of 4 bits, and others that name the same bytes.
+PAIRS = ("torch.int8", "torch.uint8", "torch.float4_e2m1fn_x2")
 
 Scaled = tuple[torch.Tensor, torch.Tensor | None]
 
@@ -106,8 +111,9 @@ def fp8_fp4_paged_mqa_logits(
     """Scores of a decode step over a paged cache of index keys.
 
     Args:
-        q: ([b, next_n, heads, dim] float8_e4m3fn, None).
-        kv_cache: [pages, page_size, 1, dim + 4] bytes.
+        q: ([b, next_n, heads, dim] float8_e4m3fn, None), or of 4 bits ([b, next_n, heads, dim / 2] int8,
+            [b, next_n, heads] int32 of four UE8M0 bytes).
+        kv_cache: [pages, page_size, 1, dim + 4] bytes, or of 4 bits [pages, page_size, 1, dim / 2 + 4].
         weights: [b * next_n, heads] float32 or bfloat16.
         context_lens: [b, next_n] int32, at most `max_context_len` and what `block_table` reaches.
         block_table: [b, max_pages] int32.
@@ -124,7 +130,7 @@ def fp8_fp4_paged_mqa_logits(
         InvalidArgumentError: what the table above refuses; names the argument.
         As in `ops.lightning_indexer`.
     """
-    values = _values(q)
+    values, scales = _paired(q)
     require(
         "q", values.dim() == 4, "[b, next_n, heads, dim]", str(tuple(values.shape)), "pass four dimensions"
     )
@@ -147,7 +153,9 @@ def fp8_fp4_paged_mqa_logits(
         "pass four dimensions",
     )
     logits = _rows((b, next_n), columns, values, logits_dtype, clean_logits)
-    with named_as(k_cache="kv_cache", seq_lens="context_lens", out="logits_dtype", page_size="kv_cache"):
+    with named_as(
+        k_cache="kv_cache", seq_lens="context_lens", out="logits_dtype", page_size="kv_cache", q_scales="q"
+    ):
         lightning_indexer(
             values,
             kv_cache,
@@ -155,6 +163,8 @@ def fp8_fp4_paged_mqa_logits(
             context_lens,
             block_table,
             page_size=kv_cache.shape[1],
+            scale_format="float32" if scales is None else "mxfp4",
+            q_scales=scales,
             out=logits,
             executor=executor,
         )
@@ -200,8 +210,8 @@ def fp8_fp4_mqa_logits(
     """Scores of a prompt over flat index keys, each row over a window of them.
 
     Args:
-        q: ([s, heads, dim] float8_e4m3fn, None).
-        kv: ([skv, dim] float8_e4m3fn, [skv] float32 scales).
+        q: ([s, heads, dim] float8_e4m3fn, None), or of 4 bits ([s, heads, dim / 2] int8, [s, heads] int32).
+        kv: ([skv, dim] float8_e4m3fn, [skv] float32 scales), or of 4 bits ([skv, dim / 2] int8, [skv] int32).
         weights: [s, heads] float32 or bfloat16.
         cu_seq_len_k_start, cu_seq_len_k_end: [s] int32, the half-open window of each row.
         clean_logits: whether columns outside a row's window are -inf.
@@ -217,7 +227,7 @@ def fp8_fp4_mqa_logits(
         InvalidArgumentError: what the table above refuses; names the argument.
         As in `ops.lightning_indexer_prefill`.
     """
-    values = _values(q)
+    values, q_scales = _paired(q)
     compressed = integer("max_seqlen_k", max_seqlen_k, 0) > 0
     require("q", values.dim() == 3, "[s, heads, dim]", str(tuple(values.shape)), "pass three dimensions")
     keys, scales = kv
@@ -227,8 +237,9 @@ def fp8_fp4_mqa_logits(
     logits = _rows((values.shape[0],), columns, values, logits_dtype, clean_logits)[:, :columns]
     require_dense("weights", weights)
     with named_as(
-        k="kv", k_scales="kv", k_start="cu_seq_len_k_start", k_end="cu_seq_len_k_end", out="logits_dtype"
-    ):
+        k="kv", k_scales="kv", k_start="cu_seq_len_k_start", k_end="cu_seq_len_k_end", out="logits_dtype",
+        q_scales="q",
+    ):  # fmt: skip
         lightning_indexer_prefill(
             values,
             keys,
@@ -236,6 +247,7 @@ def fp8_fp4_mqa_logits(
             _weights(weights),
             cu_seq_len_k_start,
             cu_seq_len_k_end,
+            q_scales=q_scales,
             compressed=compressed,
             out=logits,
             executor=executor,
@@ -248,13 +260,19 @@ def _weights(weights: torch.Tensor) -> torch.Tensor:
     return weights.float() if weights.dtype == torch.bfloat16 else weights
 
 
-def _values(q: Scaled) -> torch.Tensor:
-    """The queries of the pair, which must have no scales."""
+def _paired(q: Scaled) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The queries of the pair, and their scales where the queries have 4 bits."""
     paired = isinstance(q, tuple) and len(q) == 2
     require("q", paired, f"a pair of {FP8}, and None", type(q).__name__, "pass (q, None)")
-    require("q", q[1] is None, FP8, "queries with scales (MXFP4)", "call DeepGEMM for fp4 queries")
-    require_dense("q", q[0])
-    return q[0]
+    values, scales = q
+    require_dense("q", values)
+    if scales is not None:
+        require(
+            "q", str(values.dtype) in PAIRS, f"{FP8}, and None, or pairs of 4 bits as int8 with their scales",
+            f"{values.dtype} with scales (MXFP8)", "fold the scales into weights, and pass None",
+        )  # fmt: skip
+        require_dense("q", scales)
+    return values, scales
 
 
 def _rows(

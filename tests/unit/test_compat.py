@@ -7,6 +7,7 @@ import inspect
 import itertools
 import math
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ import torch
 
 from dsl_kernels import compat, problems
 from dsl_kernels.compat import deep_gemm, flash_mla, sgl_topk, vllm_topk
-from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, UnknownNameError
+from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError, UnknownNameError
+from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_v4_pages
 
 B, S_Q, HEADS, TOPK, PAGE = 3, 2, 16, 130, 61
@@ -286,6 +288,118 @@ def test_deep_gemm_takes_weights_in_bf16() -> None:
     require_scores("prefill_any_bf16", rounded, expected, logits)
 
 
+@pytest.fixture
+def blackwell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter runs Blackwell's kernels, of which alone some score numbers of 4 bits."""
+    for name in ("lightning_indexer", "lightning_indexer_prefill"):
+        monkeypatch.setattr(deep_gemm, name, partial(getattr(deep_gemm, name), arch="sm_100a"))
+
+
+def paged_of_four_bits(heads: int) -> tuple[dict, dict]:
+    """Arguments of DeepGEMM's paged scores of fp4, two rows a sequence, and the problem's inputs."""
+    lens = [[98], [320], [15], [64], [0], [700]]
+    sizes = {"lens": lens, "heads": heads, "pages": 24, "sharing": 2}
+    problem = problems.get("lightning_indexer")
+    inputs = problem.make(Workload("paged", "tiny", "decode_mxfp4", sizes), torch.Generator().manual_seed(3))
+    q, scales = inputs["q"].view(torch.int8), inputs["q_scales"]
+    call = {
+        "q": (q.view(3, 2, heads, 64), scales.view(3, 2, heads)),
+        "kv_cache": inputs["k_cache"].view(-1, 64, 1, 68), "weights": inputs["weights"].view(6, heads),
+        "context_lens": inputs["seq_lens"].view(3, 2), "block_table": inputs["block_table"],
+        "schedule_meta": None, "max_context_len": 720,
+    }  # fmt: skip
+    return call, inputs
+
+
+@pytest.mark.usefixtures("blackwell")
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("heads", [64, 32])
+def test_deep_gemm_decode_of_four_bits(heads: int, clean: bool) -> None:
+    call, inputs = paged_of_four_bits(heads)
+    logits = deep_gemm.fp8_fp4_paged_mqa_logits(**call, clean_logits=clean, executor="interpreter")
+    assert logits.shape == (6, 720) and logits.stride(0) * 4 % 1024 == 0
+    expected = problems.get("lightning_indexer").reference("decode_mxfp4", inputs)
+    require_scores("decode_mxfp4", inputs, expected, logits.unsqueeze(1))
+    after = torch.arange(720) >= inputs["seq_lens"].view(-1, 1)
+    assert (logits[after] == -math.inf).all() or not clean
+
+
+@pytest.mark.usefixtures("blackwell")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": lambda q: (q[0][:, :, :16], q[1][:, :, :16])}, "q: expected .*32 or 64 heads"),
+        ({"q": lambda q: (q[0][..., :32], q[1])}, r"q: expected .*64\] bytes"),
+        ({"q": lambda q: (q[0], q[1][:, :1])}, "q: expected .*the heads of q"),
+        ({"q": lambda q: (q[0], q[1].float())}, "q: expected .*int32"),
+        ({"q": lambda q: (q[0].view(torch.float8_e4m3fn), q[1])}, "q: .*MXFP8"),
+        ({"kv_cache": lambda x: x.view(-1, 32, 1, 68)}, "kv_cache: expected 64"),
+        ({"kv_cache": lambda x: x.new_zeros(4, 64, 1, 132)}, "kv_cache: .*68"),
+        ({"logits_dtype": lambda _: torch.bfloat16}, "logits_dtype: .*float32"),
+    ],
+)
+def test_deep_gemm_refuses_of_four_bits(change: dict, message: str) -> None:
+    call, _ = paged_of_four_bits(64)
+    weights = call["weights"]
+    call |= {name: make(call.get(name)) for name, make in change.items()}
+    call["weights"] = weights[:, : call["q"][0].shape[2]]
+    with pytest.raises((ArgumentTypeError, InvalidArgumentError), match=message):
+        deep_gemm.fp8_fp4_paged_mqa_logits(**call, executor="interpreter")
+
+
+def prompt_of_four_bits(name: str) -> tuple[dict, dict, dict]:
+    """Arguments of DeepGEMM's scores of a prompt in fp4, the problem's inputs and the reference."""
+    inputs, expected = scored("prefill_mxfp4", name)
+    call = {
+        "q": (inputs["q"].view(torch.int8), inputs["q_scales"]),
+        "kv": (inputs["k"].view(torch.int8), inputs["k_scales"]), "weights": inputs["weights"],
+        "cu_seq_len_k_start": inputs["k_start"], "cu_seq_len_k_end": inputs["k_end"],
+    }  # fmt: skip
+    return call, inputs, expected
+
+
+@pytest.mark.usefixtures("blackwell")
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("name", ["prefill_mxfp4_ragged", "prefill_mxfp4_ragged_h32"])
+def test_deep_gemm_prefill_of_four_bits(name: str, clean: bool) -> None:
+    call, inputs, expected = prompt_of_four_bits(name)
+    s, skv = inputs["q"].shape[0], inputs["k"].shape[0]
+    widest = int((inputs["k_end"] - inputs["k_start"]).max()) if inputs["compressed"] else 0
+    logits = deep_gemm.fp8_fp4_mqa_logits(
+        **call, clean_logits=clean, max_seqlen_k=widest, executor="interpreter"
+    )
+    assert logits.shape == (s, widest or skv) and logits.stride(0) * 4 % 1024 == 0
+    wanted = {"logits": expected["logits"][:, : widest or skv]}
+    require_scores("prefill_mxfp4", inputs, wanted, logits)
+    assert torch.equal(logits == -math.inf, wanted["logits"].isnan()) or not clean
+
+
+@pytest.mark.usefixtures("blackwell")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": lambda q: (q[0][:, :16], q[1][:, :16])}, "q: expected .*32 or 64 heads"),
+        ({"q": lambda q: (q[0], q[1][:, :8])}, "q: "),
+        ({"kv": lambda kv: (kv[0][:, :32], kv[1])}, "kv: "),
+        ({"kv": lambda kv: (kv[0], kv[1].float())}, "kv: .*int32"),
+        ({"kv": lambda kv: (kv[0].view(torch.float8_e4m3fn), kv[1])}, "kv: .*pairs of e2m1"),
+        ({"logits_dtype": lambda _: torch.bfloat16}, "logits_dtype: .*float32"),
+    ],
+)
+def test_deep_gemm_refuses_of_a_prompt_of_four_bits(change: dict, message: str) -> None:
+    call, _, _ = prompt_of_four_bits("prefill_mxfp4_tiny")
+    call |= {name: make(call.get(name)) for name, make in change.items()}
+    with pytest.raises((ArgumentTypeError, InvalidArgumentError), match=message):
+        deep_gemm.fp8_fp4_mqa_logits(**call, executor="interpreter")
+
+
+def test_hopper_has_no_scores_of_four_bits() -> None:
+    with pytest.raises(NoVariantError, match="sm_100a"):
+        deep_gemm.fp8_fp4_paged_mqa_logits(**paged_of_four_bits(64)[0], executor="interpreter")
+    with pytest.raises(NoVariantError, match="sm_100a"):
+        deep_gemm.fp8_fp4_mqa_logits(**prompt_of_four_bits("prefill_mxfp4_tiny")[0], executor="interpreter")
+
+
 PAGED = {
     "q": (torch.zeros(1, 1, 64, 128).to(torch.float8_e4m3fn), None),
     "kv_cache": torch.zeros(2, 64, 1, 132, dtype=torch.uint8),
@@ -297,7 +411,7 @@ PAGED = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"q": (PAGED["q"][0], torch.zeros(1))}, "q: .*MXFP4"),
+        ({"q": (PAGED["q"][0], torch.zeros(1))}, "q: .*MXFP8"),
         ({"q": PAGED["q"][0]}, r"q: .*pass \(q, None\)"),
         ({"weights": torch.zeros(2, 64)}, r"weights: .*\[1, 64\]"),
         ({"kv_cache": PAGED["kv_cache"][:, :40]}, "kv_cache: expected page_size % 16 == 0"),

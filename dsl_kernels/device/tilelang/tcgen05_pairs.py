@@ -29,15 +29,18 @@ UE8M0, E2M1, STEPS = 1 << 23, 1 << 7 | 1 << 10, 2
 
 
 @T.macro
-def multiply_pairs(a, a_slot, b, b_slot, acc, acc_slot, by_a, by_b, n, clear):
-    """acc (+)= a b^T of 128 rows by n, K = 128 of e2m1, with a factor for each 32 in `by_a` and `by_b`."""
+def multiply_pairs(a, a_slot, b, b_slot, acc, acc_slot, by_a, by_b, n, clear, first=0):
+    """acc (+)= a b^T of 128 rows by n, K = 128 of e2m1, with a factor for each 32 in `by_a` and `by_b`.
+
+    B is the rows from `first` on, a multiple of 8.
+    """
     a_desc = T.alloc_tcgen05_smem_desc()
     b_desc = T.alloc_tcgen05_smem_desc()
     T.initialize_tcgen05_descriptor(
         a_desc, T.access_ptr(a[a_slot, 0, 0], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_64B
     )
     T.initialize_tcgen05_descriptor(
-        b_desc, T.access_ptr(b[b_slot, 0, 0], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_64B
+        b_desc, T.access_ptr(b[b_slot, first, 0], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_64B
     )
     for step in T.unroll(STEPS):
         T.call_extern(

@@ -1,4 +1,4 @@
-"""The arguments of `ops.lightning_indexer(scale_format="mxfp4")` as the form "decode_mxfp4" takes them."""
+"""The arguments of scoring over keys and queries of 4 bits, as the forms "mxfp4" take them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from .mxfp4 import KEY_BYTES
 from .problem import pages_of
 
 HEADS = (32, 64)
+# A sequence with more queries is scored as rows of one query each.
+MOST_QUERIES = 16
 # Pairs of numbers of 4 bits come as bytes, or as torch's own dtype of them.
 PAIRS = ("torch.uint8", "torch.int8", "torch.float4_e2m1fn_x2")
 
@@ -21,7 +23,9 @@ PAIRS = ("torch.uint8", "torch.int8", "torch.float4_e2m1fn_x2")
 def of_four_bits(
     given: dict[str, Any], by_row: Callable[[str, torch.Tensor, int, int], torch.Tensor]
 ) -> dict[str, Any]:
-    """The operands of the form for the op's arguments by name; `by_row` flattens [b, next_n, ...] to rows.
+    """The operands of the form "decode_mxfp4" for the op's arguments by name.
+
+    `by_row` flattens [b, next_n, ...] to rows.
 
     Raises:
         ArgumentTypeError, InvalidArgumentError: an argument that the form does not take, or one of another
@@ -35,22 +39,11 @@ def of_four_bits(
             got=type(scales).__name__,
             fix="pass the scales of q: see problems.mxfp4.quantise_mxfp4",
         )  # fmt: skip
-    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
-    for name in ("q", "weights", "seq_lens", "block_table", *(("out",) if "out" in tensors else ())):
+    given_out = ("out",) if given["out"] is not None else ()
+    for name in ("q", "weights", "seq_lens", "block_table", *given_out):
         require_dense(name, given[name])
-    if str(q.dtype) not in PAIRS:
-        raise ArgumentTypeError(
-            "q",
-            expected="pairs of e2m1 as uint8",
-            got=str(q.dtype),
-            fix="quantise it: problems.mxfp4.quantise_mxfp4",
-        )
-    if q.dim() != 4 or q.shape[3] != KEY_BYTES or q.shape[2] not in HEADS:
-        raise InvalidArgumentError(
-            "q", expected=f"[b, next_n, heads, {KEY_BYTES}] bytes, of {' or '.join(map(str, HEADS))} heads",
-            got=f"shape {tuple(q.shape)}",
-            fix="pass 128 dims a head, two in a byte, and pad the heads with zeros",
-        )  # fmt: skip
+    _require_pairs("q", q)
+    _require_queries(q, ("b", "next_n"))
     b, next_n, heads = q.shape[:3]
     if scales.shape not in ((b, next_n, heads), (b * next_n, heads)):
         raise InvalidArgumentError(
@@ -63,17 +56,52 @@ def of_four_bits(
         for name, x in flat.items()
         if _rows(name, x, b * next_n)
     }
-    rows = {
-        name: by_row(name, flat.get(name, given[name]), b, next_n)
-        for name in ("q", "weights", "q_scales", "seq_lens", *(("out",) if "out" in tensors else ()))
-    }
+    scales = by_row("q_scales", flat.get("q_scales", scales), b, next_n)
+    rows = {name: flat.get(name, given[name]) for name in ("q", "weights", "seq_lens", *given_out)}
+    if many := next_n > MOST_QUERIES:
+        rows = {name: by_row(name, x, b, next_n) for name, x in rows.items()}
     return {
         "q": rows["q"].view(torch.uint8),
-        "q_scales": rows["q_scales"].flatten(0, 1) if next_n == 1 else rows["q_scales"][:, 0],
+        "q_scales": scales.flatten(0, 1) if next_n == 1 else scales[:, 0],
         "k_cache": pages_of(given["k_cache"], PAGE, KEY_BYTES, KEY_BYTES), "weights": rows["weights"],
         "seq_lens": rows["seq_lens"], "block_table": given["block_table"], "logits": rows.get("out"),
-        "skip_below": given["skip_below"], "sharing": max(1, next_n),
+        "skip_below": given["skip_below"], "sharing": next_n if many else 1,
     }  # fmt: skip
+
+
+def of_prompts(
+    q: torch.Tensor, q_scales: torch.Tensor, k: torch.Tensor, k_scales: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Queries, keys and their scales as the form "prefill_mxfp4" takes them.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: one of another shape or dtype.
+    """
+    given = {"q": q, "q_scales": q_scales, "k": k, "k_scales": k_scales}
+    for name, x in given.items():
+        require_dense(name, x)
+    for name in ("q", "k"):
+        _require_pairs(name, given[name])
+    _require_queries(q, ("s",))
+    return {**given, "q": q.view(torch.uint8), "k": k.view(torch.uint8)}
+
+
+def _require_pairs(name: str, x: torch.Tensor) -> None:
+    if str(x.dtype) not in PAIRS:
+        raise ArgumentTypeError(
+            name, expected="pairs of e2m1 as uint8", got=str(x.dtype),
+            fix="quantise it: problems.mxfp4.quantise_mxfp4",
+        )  # fmt: skip
+
+
+def _require_queries(q: torch.Tensor, rows: tuple[str, ...]) -> None:
+    if q.dim() != len(rows) + 2 or q.shape[-1] != KEY_BYTES or q.shape[-2] not in HEADS:
+        raise InvalidArgumentError(
+            "q", got=f"shape {tuple(q.shape)}",
+            expected=f"[{', '.join(rows)}, heads, {KEY_BYTES}] bytes, of "
+            f"{' or '.join(map(str, HEADS))} heads",
+            fix="pass 128 dims a head, two in a byte, and pad the heads with zeros",
+        )  # fmt: skip
 
 
 def _rows(name: str, x: torch.Tensor, rows: int) -> bool:

@@ -32,9 +32,7 @@ SCORES = {
     "blocks": "float32",
     "mxfp4": "float32",
 }
-"""Dtype of the scores by kind of form. A "plain" form has the name of its mode. Prefill has no "blocks"
-and no "mxfp4".
-"""
+"""Dtype of the scores by kind of form. A "plain" form has the name of its mode. Prefill has no "blocks"."""
 
 
 def form_of(mode: str, kind: str) -> str:
@@ -287,4 +285,5 @@ FORMS = {
     },
     form_of("decode", "blocks"): blocks.operands(_ANY_HEADS, _SKIP),
     form_of("decode", "mxfp4"): mxfp4.operands(_SKIP),
+    form_of("prefill", "mxfp4"): mxfp4.operands_of_prompts(_prefill_any("float32")),
 }

@@ -1,7 +1,7 @@
-"""Scoring of a decode over keys and queries of 4 bits (MXFP4): two e2m1 per byte, a UE8M0 for each 32 dims.
+"""Scoring over keys and queries of 4 bits (MXFP4): two e2m1 per byte, a UE8M0 for each 32 dims.
 
-A key has 68 bytes, as vLLM and DeepGEMM keep them on Blackwell. A query's head has 64 bytes, and an int32 of
-four scales beside them.
+A paged key has 68 bytes, as vLLM and DeepGEMM keep them on Blackwell. A query's head has 64 bytes, and an
+int32 of four scales beside them. So has a flat key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tenso
 
 
 def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    lens, table, sharing = o["seq_lens"][:, 0], o["block_table"], dims["sharing"]
+    lens, table, sharing = o["seq_lens"].amax(dim=1), o["block_table"], dims["sharing"]
     scored = torch.where(lens > int(o.get("skip_below", 0)), lens, 0)
     used = torch.zeros(len(table) * sharing, dtype=lens.dtype, device=lens.device)
     used[: len(scored)] = -(-scored // PAGE)
@@ -51,19 +51,9 @@ def operands(skip: OperandSpec) -> tuple[OperandSpec, ...]:
     return (
         OperandSpec(
             "q", ("b", "next_n", "heads", KEY_BYTES), "float4_e2m1x2", strides=axis_strides("q", "bnh"),
-            doc="queries, one a row: pairs of e2m1; any other scale is folded into weights",
+            doc="queries: pairs of e2m1; any other scale is folded into weights",
         ),
-        OperandSpec(
-            "q_scales", ("rows", "heads"), "int32", row_stride="q_scales_stride",
-            requires=("rows == b * next_n",),
-            doc="four UE8M0 bytes of each head, of 32 dims each, the first dims lowest",
-            values=(
-                Values(
-                    "four bytes of 0 to 254", _wrong_scales,
-                    "a byte of 255 is NaN, and so are the row's scores",
-                ),
-            ),
-        ),
+        _query_scales("rows", "rows == b * next_n"),
         OperandSpec(
             "k_cache", ("pages", PAGE_BYTES), "uint8", row_stride="k_cache_stride",
             requires=(f"k_cache_stride % {KEY_BYTES} == 0",),
@@ -81,7 +71,7 @@ def operands(skip: OperandSpec) -> tuple[OperandSpec, ...]:
         OperandSpec(
             "block_table", ("lines", "max_pages"), "int32", row_stride="block_table_stride", align=4,
             requires=("lines == ceildiv(b, sharing)",),
-            doc="page ids; row r has line r // sharing",
+            doc="page ids; sequence i has line i // sharing",
             values=(
                 Values("page ids from 0 to pages - 1 in the entries that a length reaches", _wrong_pages),
             ),
@@ -93,8 +83,60 @@ def operands(skip: OperandSpec) -> tuple[OperandSpec, ...]:
             doc="scores; columns at and beyond the length stay as they were",
         ),
         skip,
-        OperandSpec("sharing", (), "int32", "scalar", doc="rows that share a line of the table"),
+        OperandSpec("sharing", (), "int32", "scalar", doc="sequences that share a line of the table"),
     )  # fmt: skip
+
+
+def operands_of_prompts(of_any: tuple[OperandSpec, ...]) -> tuple[OperandSpec, ...]:
+    """The operands of prompts; `of_any` has those that are alike for keys of 8 bits."""
+    alike = {spec.name: spec for spec in of_any}
+    own = (
+        OperandSpec("q", ("s", "heads", KEY_BYTES), "float4_e2m1x2", strides=axis_strides("q", "sh")),
+        _query_scales("s"),
+        OperandSpec("k", ("skv", KEY_BYTES), "float4_e2m1x2", row_stride="k_stride"),
+        OperandSpec("k_scales", ("skv",), "int32", doc="four UE8M0 bytes of each key"),
+        OperandSpec("weights", ("s", "heads"), "float32", row_stride="weights_stride"),
+    )
+    return (*own, *(alike[name] for name in ("k_start", "k_end", "logits", "skip_below", "compressed")))
+
+
+def _query_scales(rows: str, *requires: str) -> OperandSpec:
+    return OperandSpec(
+        "q_scales", (rows, "heads"), "int32", row_stride="q_scales_stride", requires=requires,
+        doc="four UE8M0 bytes of each head, of 32 dims each, the first dims lowest",
+        values=(
+            Values(
+                "four bytes of 0 to 254", _wrong_scales, "a byte of 255 is NaN, and so are the row's scores"
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device=generator.device)
+
+
+def _spread(generator: torch.Generator, *shape: int) -> torch.Tensor:
+    """Blocks of 32 that are a power of two greater or smaller than others."""
+    blocks = (*shape[:-1], shape[-1] // MXFP4_GROUP)
+    powers = torch.randint(-3, 4, blocks, generator=generator, device=generator.device)
+    return _normal(generator, *shape) * torch.exp2(powers.float()).repeat_interleave(MXFP4_GROUP, -1)
+
+
+def rows_and_keys(p: Mapping[str, Any], generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Queries, keys and weights of a prompt."""
+    q, q_scales = quantise_mxfp4(_spread(generator, p["s"], p["heads"], INDEX_DIM))
+    k, k_scales = quantise_mxfp4(_spread(generator, p["skv"], INDEX_DIM))
+    return {
+        "q": q, "q_scales": q_scales[..., 0], "k": k, "k_scales": k_scales[..., 0],
+        "weights": _normal(generator, p["s"], p["heads"]),
+    }  # fmt: skip
+
+
+def unscaled(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a prompt with the values of queries and keys, whose scales are then 1."""
+    q, k = (mxfp4_of(inputs[name], inputs[f"{name}_scales"]) for name in "qk")
+    return {**inputs, "q": q, "k": k, "k_scales": torch.ones_like(inputs["k_scales"])}
 
 
 def make(p: Mapping[str, Any], lens: list[list[int]], generator: torch.Generator) -> dict[str, Any]:
@@ -102,21 +144,10 @@ def make(p: Mapping[str, Any], lens: list[list[int]], generator: torch.Generator
     device, sharing = generator.device, p.get("sharing", 1)
     lengths = torch.tensor(lens, dtype=torch.int32, device=device)
     b, next_n = lengths.shape
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float32, device=device)
-
-    def spread(*shape: int) -> torch.Tensor:
-        """Blocks of 32 that are a power of two greater or smaller than others."""
-        powers = torch.randint(
-            -3, 4, (*shape[:-1], shape[-1] // MXFP4_GROUP), generator=generator, device=device
-        )
-        return normal(*shape) * torch.exp2(powers.float()).repeat_interleave(MXFP4_GROUP, -1)
-
-    q, q_scales = quantise_mxfp4(spread(b, next_n, p["heads"], INDEX_DIM))
-    weights = normal(b, next_n, p["heads"])
+    q, q_scales = quantise_mxfp4(_spread(generator, b, next_n, p["heads"], INDEX_DIM))
+    weights = _normal(generator, b, next_n, p["heads"])
     pages = max(p["pages"], -(-int(lengths.max()) // PAGE))
-    cache = pack_mxfp4_index_keys(spread(pages, PAGE, INDEX_DIM)).view(pages, -1)
+    cache = pack_mxfp4_index_keys(_spread(generator, pages, PAGE, INDEX_DIM)).view(pages, -1)
     lines, width = -(-b // sharing), max(1, -(-int(lengths.max()) // PAGE)) + p.get("spare_pages", 1)
     table = torch.randint(
         -(2**31), 2**31 - 1, (lines, width), generator=generator, dtype=torch.int64, device=device
@@ -144,7 +175,8 @@ def logits_of(inputs: Mapping[str, Any]) -> torch.Tensor:
     )
     for row, length in enumerate(lens.tolist()):
         if length > max(0, inputs.get("skip_below", 0)):
-            ids = inputs["block_table"][row // inputs["sharing"], : -(-length // PAGE)].long()
+            sequence = row // inputs["seq_lens"].shape[1]
+            ids = inputs["block_table"][sequence // inputs["sharing"], : -(-length // PAGE)].long()
             dots = q[row].double() @ keys[ids].reshape(-1, INDEX_DIM)[:length].double().T
             logits[row, :length] = (weights[row][:, None] * dots.clamp(min=0)).sum(dim=0)
     return logits.view(*inputs["seq_lens"].shape, -1)

@@ -12,7 +12,7 @@ from ...ops._base import run
 from ...ops._library import torch_op
 from ...ops.workspace import Workspace
 from ...problems.layouts import INDEX_DIM
-from ._mxfp4_op import of_four_bits
+from ._mxfp4_op import of_four_bits, of_prompts
 from .problem import BLOCK, FEW_HEADS, GRAIN, PAGE, form_of, pages_of
 
 # The kernels of the form "plain" (pages of 64, 128 dims, scores in fp32) are built for these numbers of
@@ -72,7 +72,7 @@ def lightning_indexer(
             (sm_100a only) keys and queries have 4 bits: `q` is [b, next_n, heads, 64] bytes, pairs of e2m1,
             of 32 or 64 heads; `k_cache` is [pages, 64, 1, 68], 64 bytes per token, then 4 UE8M0 bytes per
             token (`problems.mxfp4.pack_mxfp4_index_keys`). The stride of pages is a multiple of 64 bytes. The
-            keys of a sequence are read once for each of its queries.
+            keys of a sequence are read once for up to 16 queries, and of more queries once for each.
         q_scales: with "mxfp4" [b, next_n, heads] or [b * next_n, heads] int32, rows at a stride of a multiple
             of 16 bytes. A number holds the four UE8M0 bytes of a head, each for 32 dims, the first ones
             lowest (`problems.mxfp4.quantise_mxfp4`).
@@ -281,6 +281,7 @@ def lightning_indexer_prefill(
     k_start: torch.Tensor,
     k_end: torch.Tensor,
     *,
+    q_scales: torch.Tensor | None = None,
     compressed: bool = False,
     out: torch.Tensor | None = None,
     skip_below: int = 0,
@@ -297,6 +298,10 @@ def lightning_indexer_prefill(
         k, k_scales: [skv, dim] float8_e4m3fn with a stride of rows that is a multiple of 16 bytes, and [skv]
             float32.
         weights: [s, heads] float32. The stride of rows is a multiple of 16 bytes.
+        q_scales: None, or [s, heads] int32, rows at a stride of a multiple of 16 bytes. Then queries and keys
+            have 4 bits (MXFP4, sm_100a only): `q` is [s, heads, 64] bytes of 32 or 64 heads, `k` [skv, 64]
+            bytes, and `k_scales` [skv] int32. A number holds four UE8M0 bytes, each for 32 dims, the first
+            ones lowest (`problems.mxfp4.quantise_mxfp4`). `out` is float32.
         k_start, k_end: [s] int32, half-open window of each row. Keys before 0 and past skv do not count. A
             window that ends before it starts is empty.
         compressed: a row's scores begin with the first key of its window: column j is key max(k_start, 0) +
@@ -321,8 +326,12 @@ def lightning_indexer_prefill(
         raise ArgumentTypeError(
             "compressed", expected="True or False", got=shown(compressed), fix="pass one of these"
         )
-    kind = _kind(q, out, 3)
     static: dict[str, int] | None = None
+    if q_scales is None:
+        kind = _kind(q, out, 3)
+    else:
+        kind = "mxfp4"
+        operands |= of_prompts(q, q_scales, k, k_scales)
     if compressed or kind != "plain":
         kind = "any" if kind == "plain" else kind
         static = {"compressed": int(compressed)}

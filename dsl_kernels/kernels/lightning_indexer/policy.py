@@ -22,9 +22,10 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     usual = k.heads in USUAL_HEADS
     if k.kind != "plain" and not usual:
         return False
-    if k.kind in ("blocks", "mxfp4") and (k.mode != "decode" or k.queries != 1 or k.evict):
+    if k.kind == "blocks" and (k.mode != "decode" or k.queries != 1 or k.evict):
         return False
-    if k.kind == "mxfp4" and not arch.tmem_columns:
+    # Of several queries, two accumulators have 128 heads each.
+    if k.kind == "mxfp4" and (not arch.tmem_columns or k.evict or 1 < k.queries < BLACKWELL_N // k.heads):
         return False
     if arch.tmem_columns:
         if k.tile != 128 or k.resident != 1:
@@ -32,7 +33,8 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
         if k.mode == "prefill":
             most = min(BLACKWELL_ROWS, BLACKWELL_N // k.heads)
             return not k.evict and k.queries <= most < 2 * k.queries and (level > 0 or k.stages == 6)
-        shapes = ((1, 8, 0), (8, 6, 0), (16, 4, 0)) if usual else ((8, 6, 0),)
+        more = ((16, 8, 0),) if k.kind == "mxfp4" else ((8, 6, 0), (16, 4, 0))
+        shapes = ((1, 8, 0), *more) if usual else ((8, 6, 0),)
         return level > 0 or (k.queries, k.stages, k.evict) in _kept(k, shapes)
     if k.mode == "prefill":
         groups, block = hopper_groups(k)
@@ -60,7 +62,7 @@ def _kept(k: SimpleNamespace, shapes: tuple[tuple[int, ...], ...]) -> tuple[tupl
     Copies of blocks set no L2 eviction policy.
     """
     one = ((*shapes[0][:-1], 0),)
-    return {"plain": shapes, "blocks": one, "mxfp4": one}.get(k.kind, shapes[-1:])
+    return {"plain": shapes, "blocks": one, "mxfp4": shapes}.get(k.kind, shapes[-1:])
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:

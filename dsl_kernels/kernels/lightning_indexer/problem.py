@@ -5,7 +5,7 @@ keys, with a window of keys for each row. Columns outside a row's valid range ar
 take pages of a multiple of 16 tokens, keys of 16 to 128 dims and 1 to 64 heads. Their prefill can write a
 row's scores from column 0 on. Their scores are fp32 or bf16. The form "decode_blocks" reads pages or lists of
 blocks of 8 tokens, with scales in fp32 or UE8M0 bytes. It can write the greatest score of each 8 keys:
-DeepSeek-V4.1 selects on these two levels. The form "decode_mxfp4" takes keys and queries of 4 bits.
+DeepSeek-V4.1 selects on these two levels. The forms "mxfp4" take keys and queries of 4 bits.
 Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h64_d128_topk2048_ps64.
 """
 
@@ -125,9 +125,9 @@ def _lens(p: Mapping[str, Any]) -> list[list[int]]:
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     p = dict(workload.params)
     mode, kind = parts_of(workload.form)
-    if kind == "mxfp4":
+    if kind == "mxfp4" and mode == "decode":
         return mxfp4.make(p, _lens(p), generator)
-    if kind != "plain":
+    if kind not in ("plain", "mxfp4"):
         p["heads"] = p["index_heads"] if "index_heads" in p else p["heads"]
     if kind == "blocks":
         sizes = {"page_size": PAGE, **p, "lens": _lens(p), "index_heads": p["heads"]}
@@ -138,8 +138,13 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 def _make_prefill(p: Mapping[str, Any], kind: str, generator: torch.Generator) -> dict[str, Any]:
     s, skv, dim, device = p["s"], p["skv"], p.get("index_dim", INDEX_DIM), generator.device
-    q, weights = _queries((s,), p["heads"], generator, dim)
-    keys, scales = unpack_index_keys(pack_index_keys(_normal(generator)(-(-skv // PAGE), PAGE, dim)), dim=dim)
+    if kind == "mxfp4":
+        drawn = mxfp4.rows_and_keys(p, generator)
+    else:
+        q, weights = _queries((s,), p["heads"], generator, dim)
+        cache = pack_index_keys(_normal(generator)(-(-skv // PAGE), PAGE, dim))
+        keys, scales = (x.reshape(-1, *x.shape[2:])[:skv] for x in unpack_index_keys(cache, dim=dim))
+        drawn = {"q": q, "k": keys.contiguous(), "k_scales": scales.contiguous(), "weights": weights}
     first = skv - s + 1
     ends = torch.arange(first, first + s, dtype=torch.int32, device=device).clamp(min=0)
     starts = torch.zeros(s, dtype=torch.int32, device=device)
@@ -147,11 +152,7 @@ def _make_prefill(p: Mapping[str, Any], kind: str, generator: torch.Generator) -
         share = torch.rand(s, generator=generator, dtype=torch.float32, device=device)
         starts = (share * ends).to(torch.int32)
         ends[s // 2] = starts[s // 2]
-    drawn = {
-        "q": q, "k": keys.reshape(-1, dim)[:skv].contiguous(),
-        "k_scales": scales.reshape(-1)[:skv].contiguous(), "weights": weights, "k_start": starts,
-        "k_end": ends, "skip_below": p.get("skip_below", 0),
-    }  # fmt: skip
+    drawn = {**drawn, "k_start": starts, "k_end": ends, "skip_below": p.get("skip_below", 0)}
     return drawn if kind == "plain" else {**drawn, "compressed": p.get("compressed", 0)}
 
 
@@ -182,7 +183,7 @@ def _make_decode(p: Mapping[str, Any], kind: str, generator: torch.Generator) ->
 
 
 # The gap between rows in bytes, by operand: the stride of rows may be any multiple of it.
-_GAPS = {"q": 16, "k": 16, "weights": 16, "k_cache": 384, "seq_lens": 4, "block_table": 12}
+_GAPS = {"q": 16, "q_scales": 16, "k": 16, "weights": 16, "k_cache": 384, "seq_lens": 4, "block_table": 12}
 
 
 def _spread(drawn: Mapping[str, Any], kind: str) -> dict[str, torch.Tensor]:
@@ -212,7 +213,7 @@ def _score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: t
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Float64 logits, NaN where the kernel writes nothing."""
     mode, kind = parts_of(form)
-    if kind == "mxfp4":
+    if kind == "mxfp4" and mode == "decode":
         return {"logits": mxfp4.logits_of(inputs)}
     if kind == "blocks":
         logits = _logits_of_blocks(inputs)
@@ -221,6 +222,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _prefill_logits(inputs: Mapping[str, Any]) -> torch.Tensor:
+    inputs = mxfp4.unscaled(inputs) if "q_scales" in inputs else inputs
     rows, columns = inputs["q"].shape[0], inputs["k"].shape[0]
     logits = torch.full((rows, columns), float("nan"), dtype=torch.float64, device=inputs["q"].device)
     for row in range(rows):
@@ -379,6 +381,10 @@ def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
     yield from _points_of_blocks()
     for b, heads in product((1, 16, 64), (64, 32)):
         yield form_of("decode", "mxfp4"), {"b": b, "len": 32768, "heads": heads}
+    for b, next_n, heads in product((1, 16), (2, 8), (64, 32)):
+        yield form_of("decode", "mxfp4"), {"b": b, "len": 32768, "heads": heads, "next_n": next_n}
+    for s, heads in product((1024, 4096), (64, 32)):
+        yield form_of("prefill", "mxfp4"), {"s": s, "skv": 32768, "heads": heads}
 
 
 def _points_of_blocks() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -419,9 +425,15 @@ def _decode_blocks(
     return Workload(name, tier, "decode_blocks", {**sizes, **extra})
 
 
-def _decode_mxfp4(name: str, tier: str, lens: list[int], heads: int = 64, **extra: Any) -> Workload:
-    sizes = {"lens": [[n] for n in lens], "heads": heads, "pages": 24}
-    return Workload(name, tier, "decode_mxfp4", {**sizes, **extra})
+def _decode_mxfp4(
+    name: str, tier: str, lens: list[int] | list[list[int]], heads: int = 64, **extra: Any
+) -> Workload:
+    by_query = [n if isinstance(n, list) else [n] for n in lens]
+    return Workload(name, tier, "decode_mxfp4", {"lens": by_query, "heads": heads, "pages": 24, **extra})
+
+
+def _prefill_mxfp4(name: str, tier: str, s: int, skv: int, heads: int, **extra: Any) -> Workload:
+    return Workload(name, tier, "prefill_mxfp4", {"s": s, "skv": skv, "heads": heads, **extra})
 
 
 def _prefill_any(name: str, tier: str, s: int, skv: int, heads: int, dim: int, **extra: Any) -> Workload:
@@ -512,6 +524,14 @@ PROBLEM = Problem(
         _decode_mxfp4("decode_mxfp4_shared", "edge", [98, 320, 15, 64, 0, 1, 700], sharing=2),
         _decode_mxfp4("decode_mxfp4_shared_h32", "edge", [98, 320, 15, 64, 0, 1, 700], heads=32, sharing=3),
         _decode_mxfp4("decode_mxfp4_skip", "edge", [128, 129], skip_below=128),
+        _decode_mxfp4("decode_mxfp4_n3", "tiny", [[98, 99, 100], [0, 0, 1], [190, 64, 7]]),
+        _decode_mxfp4("decode_mxfp4_n6_h32", "tiny", [[130, 2, 129, 0, 64, 128]], heads=32),
+        _decode_mxfp4("decode_mxfp4_n16", "edge", [[*range(185, 201)], [*range(16)]]),
+        _decode_mxfp4("decode_mxfp4_n13_h32", "edge", [[*range(188, 201)], [*range(13)]], heads=32),
+        _prefill_mxfp4("prefill_mxfp4_tiny", "tiny", 3, 130, 64),
+        _prefill_mxfp4("prefill_mxfp4_tiny_h32", "tiny", 7, 130, 32, compressed=1, windows="ragged"),
+        _prefill_mxfp4("prefill_mxfp4_ragged", "edge", 9, 300, 64, compressed=1, windows="ragged"),
+        _prefill_mxfp4("prefill_mxfp4_ragged_h32", "edge", 21, 300, 32, windows="ragged", strided=True),
         _prefill_any("prefill_any_tiny", "tiny", 3, 130, 64, 32),
         _prefill_any("prefill_any_tiny_h8", "tiny", 3, 130, 8, 64, compressed=1, windows="ragged"),
         _prefill_any("prefill_any_ragged", "edge", 21, 300, 40, 128, compressed=1, windows="ragged"),

@@ -125,7 +125,7 @@ def _by_rows(outs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _as_called(drawn: Mapping[str, Any], outs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The op's arguments for a form's inputs and outputs."""
     out = {"out": outs["logits"]}
-    if "q_scales" in drawn:
+    if "q_scales" in drawn and "k_cache" in drawn:
         return {n: value for n, value in drawn.items() if n != "sharing"} | out | {"scale_format": "mxfp4"}
     if "mx" in drawn:
         implied = ("sharing", "mx", "has_maxima", "maxima_rows", "maxima_columns")
@@ -142,10 +142,11 @@ def _few(mode: str, drawn: Mapping[str, Any], outs: Mapping[str, torch.Tensor]) 
         mode
     ]
     if "q_scales" in drawn:
-        of_rows = (*of_rows, "q_scales", "weights")
+        of_rows = (*of_rows, "weights", *(("q_scales",) if mode == "prefill" else ()))
     given = {name: value[picked] if name in of_rows else value for name, value in drawn.items()}
-    if mode == "decode" and "q_scales" not in drawn:
-        given["weights"] = drawn["weights"].unflatten(0, drawn["seq_lens"].shape)[picked].flatten(0, 1)
+    if mode == "decode":
+        name = "q_scales" if "q_scales" in drawn else "weights"
+        given[name] = drawn[name].unflatten(0, drawn["seq_lens"].shape)[picked].flatten(0, 1)
     return Sample(
         given, (*outs.values(),), lambda: _by_rows({name: out[picked] for name, out in outs.items()})
     )
@@ -194,6 +195,7 @@ USUAL = {
         for kind, dim in (("any", 64), ("any_bf16", 128), ("blocks", 128))
     },
     problem.form_of("decode", "mxfp4"): {"b": 16, "len": 32768, "heads": 64},
+    problem.form_of("prefill", "mxfp4"): {"s": 4096, "skv": 32768, "heads": 64},
     **{
         problem.form_of("prefill", kind): {"s": 4096, "skv": 32768, "index_heads": 64, "index_dim": dim}
         for kind, dim in (("any", 64), ("any_bf16", 128))
@@ -215,7 +217,7 @@ def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
     token = _token(kind, p)
     if mode == "prefill":
         # Keys are read again for every few rows, but only queries and keys once must come from HBM.
-        heads = p["heads" if kind == "plain" else "index_heads"]
+        heads = p["heads" if kind in ("plain", "mxfp4") else "index_heads"]
         return {"unique_bytes": float(p["skv"] * token + p["s"] * heads * (token - 4))}
     read = float(p["b"] * p["len"] * token)
     if kind != "plain":

@@ -19,7 +19,33 @@ def place_factors(p: Probe, rows: int) -> None:
     )
 
 
+@case(text.place_factors_from, first=(0, 128))
+def place_factors_from(p: Probe, first: int) -> None:
+    p.threads = 32
+    words = torch.arange(256, dtype=torch.int32) * 0x01020304
+    p.call(
+        p.shared("factors", (32, 4), torch.zeros(32, 4, dtype=torch.int32), slot=True, out=True),
+        p.shared("scales", (256,), words, slot=True), p.dim("first", first),
+    )  # fmt: skip
+
+
 @case(text.store_scores, length=(128, 170, 300))
 def store_scores(p: Probe, length: int) -> None:
     lengths = _integers(p, "length", [length, *[0] * 31], out=False)
     p.call(_logits(p, 3, 1), _given(p, "logit"), lengths, p.dim("seq", 2), p.dim("key", 128))
+
+
+@case(text.store_query, query=(1, 3))
+def store_query(p: Probe, query: int) -> None:
+    lengths = _integers(p, "length", [0, 170, 300, 0] * 8, out=False)
+    sizes = (p.dim("seq", 2), p.dim("query", query), p.dim("next_n", 3), p.dim("key", 128))
+    p.call(_logits(p, 3, 3), _given(p, "logit"), lengths, *sizes)
+
+
+@case(text.store_row, compressed=(0, 1))
+def store_row(p: Probe, compressed: int) -> None:
+    windows = (
+        _integers(p, text, value, 2, out=False) for text, value in (("begin", [0, 140]), ("size", [260, 70]))
+    )
+    sizes = (p.dim("row", 5), p.dim("key", 128), p.dim("compressed", compressed))
+    p.call(_logits(p, 9), _given(p, "logit"), *windows, 1, *sizes)

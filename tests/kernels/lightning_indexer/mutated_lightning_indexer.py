@@ -66,6 +66,10 @@ FOUR_BITS = workload(
 ALONE_FOUR_BITS = workload(
     "alone_four_bits", "decode_mxfp4", lens=[[13500]], heads=64, pages=220, spare_pages=2
 )
+PROMPT_OF_FOUR_BITS = workload(
+    "distinct_prompt_of_four_bits", "prefill_mxfp4", s=13, skv=390, heads=64, windows="ragged", compressed=1,
+    skip_below=2,
+)  # fmt: skip
 PREFILL = workload("distinct_prefill", "prefill", s=13, skv=390, heads=64, windows="ragged", skip_below=2)
 
 STRUCTURES = (
@@ -84,6 +88,9 @@ STRUCTURES = (
     Structure("scoring of 4 bits, Blackwell",
               "lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_mxfp4",
               ((FOUR_BITS, FEW), (ALONE_FOUR_BITS, FEW))),
+    Structure("scoring of 4 bits, prompts",
+              "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0_mxfp4",
+              ((PROMPT_OF_FOUR_BITS, {"splits": 2}),)),
     Structure("scoring prefill, Blackwell",
               "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0",
               ((PREFILL, {"splits": 2}),)),
@@ -101,6 +108,10 @@ EXPLAINED: dict[str, str | Only] = {
     "next_n and skip_below of find_share": FEW_SEQUENCES,
     "seq and query of store_logits": Only(
         "rows of one query lie alike along both axes of dense scores", {"scoring of blocks, Hopper": (1,)}
+    ),
+    "mma: drop release query_factors": Only(
+        "the scales of a prompt's queries fill each of the two slots once",
+        {"scoring of 4 bits, prompts": (1, 2)},
     ),
     "drop depend": "without it a launch waits for the whole kernel before it",
 }

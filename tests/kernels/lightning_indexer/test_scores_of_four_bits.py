@@ -16,6 +16,7 @@ from dsl_kernels.problems.mxfp4 import mxfp4_of, pack_mxfp4_index_keys, quantise
 
 CPU = {"executor": "interpreter", "arch": "sm_100a"}
 PROBLEM = problems.get("lightning_indexer")
+REPEATED = ("q", "q_scales", "weights", "seq_lens")
 
 
 def drawn(heads: int = 64, next_n: int = 3) -> dict[str, Any]:
@@ -49,12 +50,13 @@ def scores_of(given: dict[str, Any]) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize(("heads", "next_n"), [(64, 3), (32, 3), (64, 1)])
-def test_scores_of_every_query_of_a_sequence(heads: int, next_n: int) -> None:
+@pytest.mark.parametrize(("heads", "next_n", "built"), [(64, 3, 16), (32, 3, 16), (64, 1, 1)])
+def test_scores_of_every_query_of_a_sequence(heads: int, next_n: int, built: int) -> None:
     given = drawn(heads, next_n)
     expected, out = scores_of(given), torch.full((2, next_n, 192), -torch.inf)
     scores = ops.lightning_indexer(**given, out=out, **CPU)
-    assert scores is out and str(_base.selections()[-1].variant.knobs["kind"]) == "mxfp4"
+    chosen = _base.selections()[-1].variant.knobs
+    assert scores is out and (chosen["kind"], chosen["queries"]) == ("mxfp4", built)
     there = expected.isfinite()
     assert torch.equal(there, out.isfinite())
     torch.testing.assert_close(out[there].double(), expected[there], rtol=1e-4, atol=1e-4)
@@ -67,6 +69,73 @@ def test_rows_of_weights_and_scales_may_be_flat() -> None:
     scores = ops.lightning_indexer(**{**given, **flat}, **CPU)
     there = torch.arange(192) < given["seq_lens"][..., None]
     assert scores.shape == (2, 3, 192) and torch.equal(scores[there], expected[there])
+
+
+def test_more_queries_than_kernels_take_are_rows_of_their_own() -> None:
+    """Twice the three queries, then three times as many as one kernel scores at once."""
+    given = drawn(32)
+    expected = ops.lightning_indexer(**given, **CPU)
+    for times in (2, 6):
+        many = {n: x.repeat(1, times, *[1] * (x.dim() - 2)) if n in REPEATED else x for n, x in given.items()}
+        scores = ops.lightning_indexer(**many, **CPU)
+        assert scores.shape == (2, 3 * times, 192)
+        assert _base.selections()[-1].variant.knobs["queries"] == (16 if times == 2 else 1)
+        there = torch.arange(192) < given["seq_lens"][..., None]
+        for part in scores.split(3, dim=1):
+            torch.testing.assert_close(part[there], expected[there], rtol=1e-6, atol=1e-6)
+
+
+def prompt(heads: int = 64) -> dict[str, Any]:
+    """Arguments of scoring of seven rows of a prompt over 200 keys."""
+    generator = torch.Generator().manual_seed(6)
+    q, q_scales = quantise_mxfp4(torch.randn(7, heads, 128, generator=generator) * 3)
+    k, k_scales = quantise_mxfp4(torch.randn(200, 128, generator=generator))
+    return {
+        "q": q, "q_scales": q_scales.squeeze(-1), "k": k, "k_scales": k_scales.squeeze(-1),
+        "weights": torch.randn(7, heads, generator=generator),
+        "k_start": torch.tensor([0, 0, 5, 130, 190, 64, 10], dtype=torch.int32),
+        "k_end": torch.tensor([1, 0, 140, 195, 200, 128, 138], dtype=torch.int32),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("heads", [64, 32])
+def test_scores_of_a_prompt(heads: int, compressed: bool) -> None:
+    given, out = prompt(heads), torch.full((7, 200), -torch.inf)
+    scores = ops.lightning_indexer_prefill(**given, compressed=compressed, out=out, **CPU)
+    assert scores is out and _base.selections()[-1].variant.knobs["kind"] == "mxfp4"
+    q, k = (mxfp4_of(given[name], given[f"{name}_scales"]).double() for name in "qk")
+    dots = torch.einsum("shd,kd->shk", q, k).clamp(min=0)
+    every = (dots * given["weights"].double()[..., None]).sum(dim=1)
+    expected = torch.full((7, 200), -torch.inf, dtype=torch.float64)
+    for row, (start, end) in enumerate(zip(given["k_start"].tolist(), given["k_end"].tolist(), strict=True)):
+        first = 0 if compressed else start
+        expected[row, first : first + end - start] = every[row, start:end]
+    there = expected.isfinite()
+    assert torch.equal(there, out.isfinite())
+    torch.testing.assert_close(out[there].double(), expected[there], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"q": lambda q: q.float()}, ArgumentTypeError, "q: expected pairs of e2m1"),
+        ({"k": lambda k: k.float()}, ArgumentTypeError, "k: expected pairs of e2m1"),
+        ({"q": lambda q: q[:, :16]}, InvalidArgumentError, r"q: expected \[s, heads, 64\] bytes"),
+        ({"q_scales": lambda x: x[:, :8]}, InvalidArgumentError, "heads|q_scales"),
+        ({"q_scales": lambda x: x.float()}, ArgumentTypeError, "q_scales: .*int32"),
+        ({"k_scales": lambda x: x[:8]}, InvalidArgumentError, "skv|k_scales"),
+        ({"out": lambda _: torch.zeros(7, 200, dtype=torch.bfloat16)}, ArgumentTypeError, "out: .*float32"),
+    ],
+)
+def test_what_does_not_fit_of_a_prompt_is_refused(
+    change: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    given = prompt()
+    for name, make in change.items():
+        given[name] = make(given.get(name))
+    with pytest.raises(error, match=f"(?s){words}"):
+        ops.lightning_indexer_prefill(**given, **CPU)
 
 
 def test_a_scale_that_is_no_number_spoils_its_key_alone() -> None:
@@ -124,6 +193,8 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Except
 def test_hopper_has_no_kernel_for_it() -> None:
     with pytest.raises(NoVariantError, match="sm_100a"):
         ops.lightning_indexer(**drawn(), executor="interpreter", arch="sm_90a")
+    with pytest.raises(NoVariantError, match="sm_100a"):
+        ops.lightning_indexer_prefill(**prompt(), executor="interpreter", arch="sm_90a")
 
 
 def test_the_bytes_of_a_key() -> None:
@@ -131,6 +202,10 @@ def test_the_bytes_of_a_key() -> None:
     less = problems.get("lightning_indexer").bytes("decode_mxfp4", dims)
     assert less == 4 * 1000 * 68 + 4 * 1000 * 4 + 4 * 64 * 68
     assert PROBLEM.flops("decode_mxfp4", dims)["float4_e2m1x2"] == 2 * 64 * 128 * 4 * 1000
+    dims = {"s": 10, "skv": 1000, "heads": 64}
+    less = PROBLEM.bytes("prefill_mxfp4", dims)
+    assert less == 1000 * 68 + 10 * 64 * 68 + 10 * (1000 - 10 / 2) * 4
+    assert PROBLEM.flops("prefill_mxfp4", dims)["float4_e2m1x2"] == 2 * 64 * 128 * 10 * (1000 - 10 / 2)
 
 
 def test_entries_past_a_table_are_found() -> None:

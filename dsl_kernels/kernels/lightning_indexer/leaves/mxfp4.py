@@ -19,6 +19,15 @@ def place_factors(m: LeafRecorder, factors: Shared[Int32], scales: Shared[Int32]
         factors[m.lane, column] = scales[column * WARP % scales.size + m.lane]
 
 
+@by_text
+def place_factors_from(
+    m: LeafRecorder, factors: Shared[Int32], scales: Shared[Int32], first: Int32,
+) -> None:  # fmt: skip
+    """Like `place_factors`, of the 128 rows from `first` on."""
+    for column in unrolled(4):
+        factors[m.lane, column] = scales[first + column * WARP + m.lane]
+
+
 @moves(stored=lambda logit: logit)
 @by_text
 def store_scores(
@@ -30,3 +39,28 @@ def store_scores(
     at = key + m.thread
     if at < shuffle(length[0], 0):
         logits.row("row_of_query", (seq, 0))[at] = logit[0]
+
+
+@moves(stored=lambda logit, query, next_n: logit if query < next_n else 0)
+@by_text
+def store_query(
+    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32],
+    length: Registers[Int32], seq: Int32, query: Int32, next_n: Int32, key: Int32,
+) -> None:  # fmt: skip
+    """Store the logit of this thread's key and a query, if the query has the key."""
+    at = key + m.thread
+    if at < shuffle(length[0], query):
+        logits.row("row_of_query", (seq, query))[at] = logit[0]
+
+
+@moves(stored=lambda logit: logit)
+@by_text
+def store_row(
+    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32],
+    begin: Registers[Int32], size: Registers[Int32], j: int, row: Int32, key: Int32, compressed: Int32,
+) -> None:  # fmt: skip
+    """Store the logit of this thread's key and row `row`, the `j`-th of its group, if the row has the key."""
+    place = key + m.thread - begin[j]
+    m.comment("One comparison is enough: unsigned, a key before the window is also far past its end.")
+    if place.to("uint32") < size[j].to("uint32"):
+        logits.row("row_of_key", row)[place + begin[j] * (1 - compressed)] = logit[0]
