@@ -110,7 +110,7 @@ def applied(variant: variants.Variant) -> Counter[str]:
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     schedule = program.declare(SimpleNamespace(**variant.knobs), arch)
     counted = Counter[str]()
-    for part in program.said(variant.knobs, arch, schedule).parts.values():
+    for part in program.recorded(variant.knobs, arch, schedule).parts.values():
         for s in t.walk(part):
             if isinstance(s, t.Call) and s.leaf.text is not None:
                 walk = Applied({"thread": 0, "lane": 0, "warp": 0})
