@@ -237,6 +237,13 @@ class Values:
 
     def _view(self, view: t.View) -> str:
         buffer = self._schedule.buffer(view.buffer)
+        begins_inside = not all(isinstance(at, int) and at == 0 for at in (view.first, view.column))
+        if begins_inside and not getattr(self._spelling, "views_of_parts", True):
+            raise DeclarationError(
+                f"part of {view.buffer}", expected="a whole slot, as this DSL passes buffers by name and slot",
+                got=f"a view from row {view.first} and column {view.column} on",
+                fix="pass the slot, and where the part begins as an argument of its own",
+            )  # fmt: skip
         return self._phrase("view", **vars(self._facts(view)), space=buffer.space.value)
 
     def _group_in(self, array: leaf_text.Array, at: Iterable[t.Value], size: int) -> dict[str, Any]:

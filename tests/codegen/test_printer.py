@@ -13,9 +13,9 @@ from codegen.render import environment
 from codegen.sweep import backends
 from dsl_kernels.errors import DeclarationError
 from dsl_kernels.tile.kinds import Int32, Sets
-from dsl_kernels.tile.lang import LOG2_E, Size, named, spell
+from dsl_kernels.tile.lang import LOG2_E, Buffer, Role, Schedule, Size, Space, named, spell
 from dsl_kernels.tile.leaf import leaf
-from dsl_kernels.tile.text import COMPARISONS, Call, Comment, Expr, Loop, Variable, evaluate, name
+from dsl_kernels.tile.text import COMPARISONS, Call, Comment, Expr, Loop, Variable, View, evaluate, name
 
 NAMES = ("a", "b", "c")
 
@@ -161,3 +161,18 @@ def test_a_variable_that_a_call_returns_has_no_first_value_before_it(dsl: str) -
     both, read = printed(3), printed(name("found"))
     assert len(read) == len(both) + bool(getattr(spelling, "returns_results", False))
     assert any(line.startswith("other = ") for line in both)
+
+
+@pytest.mark.parametrize("part", ({"first": 4}, {"column": 8}, {"first": name("row")}))
+def test_no_leaf_gets_a_whole_buffer_for_a_part_of_it(part: dict[str, int | Expr]) -> None:
+    """TileLang passes buffers by name and slot, CuTe DSL by address."""
+    buffers = (Buffer("tile", Space.SHARED, (16, 32), "float32"),)
+    schedule = Schedule(
+        roles=(Role("all", 4),), buffers=buffers, pipelines=(), mmas=(), grid=(1,), axes=("x",)
+    )
+    spelling = {dsl: environment().get_template(f"{dsl}/_spelling.j2").module for dsl in backends()}
+    view = View("tile", None, None, **part)
+    assert "tile" in Printer(schedule, None, spelling["cutedsl"], None)._argument(view)
+    with pytest.raises(DeclarationError, match="part of tile: expected a whole slot"):
+        Printer(schedule, None, spelling["tilelang"], None)._argument(view)
+    assert Printer(schedule, None, spelling["tilelang"], None)._argument(View("tile", None, None)) == "tile"
