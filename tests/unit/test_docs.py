@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
@@ -88,6 +89,26 @@ def test_the_example_of_a_decode_step_runs_on_a_cpu() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("chosen by") == 3
+
+
+def test_the_example_of_a_step_of_deepseek_v4_runs_on_a_cpu() -> None:
+    (block,) = [b for b in python_blocks(ROOT / "docs" / "engines.md") if "import torch" in b]
+    done = subprocess.run(
+        [sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and block.count("assert") == 3, done.stderr
+
+
+def test_the_table_of_formats_names_each_with_its_heads() -> None:
+    """Formats that `sparse_mla` takes, and the numbers of heads that have kernels of their own."""
+    text = (ROOT / "docs" / "engines.md").read_text()
+    rows = re.findall(r'^\| `"(\w+)"` \|(?:[^|]*\|){3} ([\d, -]+) \|', text, re.MULTILINE)
+    own = defaultdict(set)
+    for variant in variants.variants("sparse_mla"):
+        own[variant.knobs["kv"]].add(variant.knobs["heads"])
+    own["v41_planar"] = own["v41"]
+    numbers = {name: sorted(map(int, heads - {"any"})) for name, heads in own.items()}
+    assert {name: [int(n) for n in re.findall(r"\d+", heads)] for name, heads in rows} == numbers
 
 
 def test_tables_excerpts_and_pictures_are_in_step() -> None:
