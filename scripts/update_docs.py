@@ -582,6 +582,45 @@ def beside_peers() -> str:
     return f"Each size beside the fastest of {', '.join(beside.peers)}: {beside.taken}. {verdict}"
 
 
+# Sizes that change places with their peer from run to run, and why ours gains no more there.
+CHANGE_PLACES = {
+    "lightning_indexer decode b=64 len=131072 heads=64 next_n=1": (
+        "scoring, 64 sequences of 131072 tokens, 64 heads", "DeepGEMM",
+        "DRAM switches between reads (keys) and writes (scores): without its stores the kernel is 9 % faster "
+        "([scoring](log/scoring.md))",
+    ),
+    "sparse_mla bf16 t=4096 heads=128 pages=512": (
+        "sparse attention, bf16, prompts of 4096, 128 heads", "FlashMLA",
+        "both are at the power limit ([prompts](log/prompts.md))",
+    ),
+    "gqa_forward bf16 b=1 sq=20000 skv=20000 heads=40 kv_heads=8 dim=128 causal=1": (
+        "dense attention, bf16, causal, 1 x 20000, 40 heads on 8", "flash-attn-4",
+        "both are at the power limit",
+    ),
+    "gqa_forward bf16 b=2 sq=3000 skv=3000 heads=24 kv_heads=8 dim=128 causal=1": (
+        "dense attention, bf16, causal, 2 x 3000, 24 heads on 8", "flash-attn-4", "not analysed",
+    ),
+}  # fmt: skip
+
+
+def behind(root: Path = ROOT) -> str:
+    """Sizes that are or were slower than a peer: each with its ratio in the kept record, and the reason."""
+    rows = []
+    for path in sorted((root / results.FOLDER).glob("*.json")):
+        kept = results.read(path)
+        for row in kept.rows if kept is not None else ():
+            name, ratio = f"{row.op} {row.point}", row.ratio
+            if ratio is None or (ratio <= 1 and name not in CHANGE_PLACES):
+                continue
+            size, peer, why = CHANGE_PLACES.get(name, (name, row.fastest.name, "not analysed"))
+            place = f"behind, {ratio:.2f}" if ratio > 1 else f"ahead, {ratio:.2f}; behind in other runs"
+            rows.append((ratio, (size, peer, place, why)))
+    return table(
+        ("size", "peer", "in the last record: our time over the peer's", "why"),
+        [cells for _, cells in sorted(rows, key=lambda one: -one[0])],
+    )
+
+
 def results_list() -> str:
     """Links to the pages of results."""
     links = [f"[{path.stem.removeprefix('results_')}]({path.name})" for path in results_pages()]
@@ -708,6 +747,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "mutants": mutants,
     "beside_peers": beside_peers,
     "results_list": results_list,
+    "behind": behind,
     "explained": command_pages.explained,
     "commands_of_the_library": partial(command_pages.page, "dsl_kernels"),
     "commands_of_the_generator": partial(command_pages.page, "codegen"),

@@ -166,6 +166,21 @@ def test_pages_picture_and_figures_come_from_the_file_of_results(tmp_path: Path)
     assert ElementTree.fromstring(picture).tag.endswith("svg")
 
 
+def test_sizes_behind_a_peer_are_marked_in_the_last_record(tmp_path: Path) -> None:
+    kept_results(tmp_path)
+    lines = update_docs.behind(tmp_path).splitlines()[2:]
+    assert [line.split(" | ")[2:] for line in lines] == [
+        ["behind, 1.30", "not analysed |"],
+        ["behind, 1.20", "not analysed |"],
+    ]
+    timed = [
+        f"{row.op} {row.point}"
+        for path in (ROOT / results.FOLDER).glob("*.json")
+        for row in results.read(path).rows
+    ]
+    assert [size for size in update_docs.CHANGE_PLACES if size not in timed] == []
+
+
 def test_without_results_the_picture_says_that_its_times_are_not_of_one_run(tmp_path: Path) -> None:
     assert update_docs.results_pages(tmp_path) == {}
     beside = draw_pipeline.beside_peers(tmp_path)
