@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dsl_kernels import backends, env, errors, measured, variants
+from dsl_kernels.cli import laboratory
 from dsl_kernels.tile import kinds
 from dsl_kernels.tile.text import Recorder, View
 from dsl_kernels_lab import RECORDS
@@ -109,6 +110,12 @@ def test_the_table_of_formats_names_each_with_its_heads() -> None:
     own["v41_planar"] = own["v41"]
     numbers = {name: sorted(map(int, heads - {"any"})) for name, heads in own.items()}
     assert {name: [int(n) for n in re.findall(r"\d+", heads)] for name, heads in rows} == numbers
+
+
+def test_the_page_of_commands_names_those_of_the_laboratory() -> None:
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    (told,) = re.findall(r"the distribution `dsl_kernels_lab`: (.*?)\.", text)
+    assert tuple(re.findall(r"`(\w+)`", told)) == laboratory.COMMANDS
 
 
 def test_tables_excerpts_and_pictures_are_in_step() -> None:
