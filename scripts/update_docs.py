@@ -217,45 +217,94 @@ def description() -> str:
     return code("text", describe(programs.get(variant.op).schedule(variant.knobs, arch), arch))
 
 
-def barriers() -> str:
-    variant = walkthrough.variant()
+# Sparse attention of 16 heads on Hopper, which docs/barriers.md shows beside dense attention on Blackwell.
+GATHERED = "sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st3_cl2_sl2"
+
+
+def barriers(variant_id: str = "") -> str:
+    """The barrier plan of a variant, by default of the one that the page declares."""
+    variant = variants.get(variant_id) if variant_id else walkthrough.variant()
+    schedule = programs.get(variant.op).schedule(variant.knobs, get_arch(variant.arch))
     rows = []
-    for name, item in barrier_plan(
-        programs.get(variant.op).schedule(variant.knobs, get_arch(variant.arch))
-    ).pipelines.items():
+    for name, item in barrier_plan(schedule).pipelines.items():
         pipe = item.pipeline
         waits = "; ".join(f"{r.role}: {in_words(item.wait[r.role])}" for r in pipe.readers)
         back = "; ".join(f"{r.role}: {in_words(item.release[r.role])}" for r in pipe.readers)
-        empty = (
-            f"{item.empty.count}: {back}"
-            if item.empty
-            else f"full of {pipe.returned_by}"
-            if pipe.returned_by
-            else "none, used once"
+        if item.empty:
+            empty = f"{item.empty.count}: {back}"
+        elif pipe.returned_by:
+            empty = f"full of {pipe.returned_by}"
+        else:
+            empty = "none, used once" if pipe.rounds == "once" else "none"
+        full = (
+            f"{item.full.count}: {in_words(item.commit)}"
+            if item.full
+            else f"none, words through {pipe.through}"
         )
-        rows.append(
-            (
-                name,
-                f"{pipe.producer}, {pipe.fill.value}",
-                pipe.stages,
-                f"{item.full.count}: {in_words(item.commit)}"
-                if item.full
-                else f"none, words through {pipe.through}",
-                waits,
-                empty,
-            )
-        )
-    return table(
-        (
-            "pipeline",
-            "filled by",
-            "slots",
-            "full: arrivals and who makes them",
-            "reader",
-            "empty: arrivals and who makes them",
-        ),
-        rows,
-    )
+        rows.append((name, f"{pipe.producer}, {pipe.fill.value}", pipe.stages, full, waits, empty))
+    columns = (
+        "pipeline", "filled by", "slots", "full: arrivals and who makes them", "reader",
+        "empty: arrivals and who makes them",
+    )  # fmt: skip
+    return table(columns, rows)
+
+
+# Lines of a printed module in their order: the function ("": the kernel), the line's begin, what it is.
+DENSE_LINES = (
+    ("", "cute.arch.mbarrier_init(s_0_full", "one arrival fills: the commit"),
+    ("", "cute.arch.mbarrier_init(s_0_empty", "four arrivals empty: a lane of each of four warps"),
+    ("mma", "cute.arch.mbarrier_wait(s_0_empty", "`acquire`"),
+    ("mma", "tcgen05.commit(s_0_full)", "`commit`, after the product"),
+    ("soften_0", "cute.arch.mbarrier_wait(s_0_full", "the reader's `wait`"),
+    ("soften_0", 'nvvm.tcgen05_fence("after', "its fence after the wait"),
+    ("soften_0", "fragment_sm100.read_tensor(scores_0", "the leaf that reads the scores"),
+    (
+        "soften_0", "cute.arch.fence_view_async_tmem_load()",
+        "`release` begins: the loads have arrived (`wait::ld`)",
+    ),
+    ("soften_0", 'nvvm.tcgen05_fence("before', "the fence before the arrival"),
+    ("soften_0", "cute.arch.sync_warp()", "one lane a warp: all lanes are here"),
+    ("soften_0", "with cute.arch.elect_one():", "and one goes on"),
+    ("soften_0", "cute.arch.mbarrier_arrive(s_0_empty)", "the arrival at the empty barrier"),
+)  # fmt: skip
+GATHERED_LINES = (
+    ("", "cute.arch.mbarrier_init(kv_full", "an arrival of each thread of `gather` fills"),
+    ("", "cute.arch.mbarrier_init(kv_empty", "an arrival of each thread of `attend` empties"),
+    ("", "cute.arch.mbarrier_init(x_full", "one arrival: of the thread that announces the bytes"),
+    ("gather", "cute.arch.mbarrier_wait(kv_empty", "`acquire`: opposite parity, so every slot begins empty"),
+    (
+        "gather", "cute.arch.cp_async_mbarrier_arrive_noinc(kv_full",
+        "`commit`: the hardware arrives for this thread when its copies have come",
+    ),
+    ("attend", "cute.arch.mbarrier_wait(kv_full", "the reader's `wait`"),
+    (
+        "attend", "cute.arch.mbarrier_arrive_and_expect_tx(x_full",
+        "`acquire` of x: the bytes that the other CTA sends here",
+    ),
+    ("attend", "send_scores(", "scores go to the other CTA, which counts their bytes at its own x_full"),
+    ("attend", "cute.arch.mbarrier_wait(x_full", "`wait` for the other CTA's scores"),
+    ("attend", "cute.arch.mbarrier_arrive(kv_empty", "`release`, after the products that read the slot"),
+)  # fmt: skip
+
+
+def printed_lines(variant_id: str, wanted: tuple[tuple[str, str, str], ...]) -> str:
+    """Lines of a generated module, each found after the one before it in the same function."""
+    source = variants.get(variant_id).source
+    texts = {
+        node.name: ast.get_source_segment(source, node).splitlines()
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    kernel = next(name for name, lines in texts.items() if any("mbarrier_init(" in line for line in lines))
+    rows, places, shown = [], defaultdict(int), None
+    for function, begin, meaning in wanted:
+        lines = texts[function or kernel]
+        place = next(n for n in range(places[function], len(lines)) if lines[n].strip().startswith(begin))
+        places[function] = place + 1
+        told = "" if function == shown else f"`{function}`" if function else "the kernel itself"
+        shown = function
+        rows.append((told, f"`{lines[place].strip()}`", meaning))
+    return table(("function", "line", "what it is"), rows)
 
 
 def functions(source: str, *names: str) -> str:
@@ -582,6 +631,45 @@ def beside_peers() -> str:
     return f"Each size beside the fastest of {', '.join(beside.peers)}: {beside.taken}. {verdict}"
 
 
+# Sizes that change places with their peer from run to run, and why ours gains no more there.
+CHANGE_PLACES = {
+    "lightning_indexer decode b=64 len=131072 heads=64 next_n=1": (
+        "scoring, 64 sequences of 131072 tokens, 64 heads", "DeepGEMM",
+        "DRAM switches between reads (keys) and writes (scores): without its stores the kernel is 9 % faster "
+        "([scoring](log/scoring.md))",
+    ),
+    "sparse_mla bf16 t=4096 heads=128 pages=512": (
+        "sparse attention, bf16, prompts of 4096, 128 heads", "FlashMLA",
+        "both are at the power limit ([prompts](log/prompts.md))",
+    ),
+    "gqa_forward bf16 b=1 sq=20000 skv=20000 heads=40 kv_heads=8 dim=128 causal=1": (
+        "dense attention, bf16, causal, 1 x 20000, 40 heads on 8", "flash-attn-4",
+        "both are at the power limit",
+    ),
+    "gqa_forward bf16 b=2 sq=3000 skv=3000 heads=24 kv_heads=8 dim=128 causal=1": (
+        "dense attention, bf16, causal, 2 x 3000, 24 heads on 8", "flash-attn-4", "not analysed",
+    ),
+}  # fmt: skip
+
+
+def behind(root: Path = ROOT) -> str:
+    """Sizes that are or were slower than a peer: each with its ratio in the kept record, and the reason."""
+    rows = []
+    for path in sorted((root / results.FOLDER).glob("*.json")):
+        kept = results.read(path)
+        for row in kept.rows if kept is not None else ():
+            name, ratio = f"{row.op} {row.point}", row.ratio
+            if ratio is None or (ratio <= 1 and name not in CHANGE_PLACES):
+                continue
+            size, peer, why = CHANGE_PLACES.get(name, (name, row.fastest.name, "not analysed"))
+            place = f"behind, {ratio:.2f}" if ratio > 1 else f"ahead, {ratio:.2f}; behind in other runs"
+            rows.append((ratio, (size, peer, place, why)))
+    return table(
+        ("size", "peer", "in the last record: our time over the peer's", "why"),
+        [cells for _, cells in sorted(rows, key=lambda one: -one[0])],
+    )
+
+
 def results_list() -> str:
     """Links to the pages of results."""
     links = [f"[{path.stem.removeprefix('results_')}]({path.name})" for path in results_pages()]
@@ -648,6 +736,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "declaration": declaration,
     "description": description,
     "barriers": barriers,
+    "barriers_gathered": partial(barriers, GATHERED),
+    "printed_dense": lambda: printed_lines(walkthrough.variant("cutedsl").id, DENSE_LINES),
+    "printed_gathered": partial(printed_lines, GATHERED, GATHERED_LINES),
     "body": body,
     "body_names": body_names,
     "body_vocabulary": body_vocabulary,
@@ -708,6 +799,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "mutants": mutants,
     "beside_peers": beside_peers,
     "results_list": results_list,
+    "behind": behind,
     "explained": command_pages.explained,
     "commands_of_the_library": partial(command_pages.page, "dsl_kernels"),
     "commands_of_the_generator": partial(command_pages.page, "codegen"),

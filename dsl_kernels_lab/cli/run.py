@@ -35,7 +35,9 @@ def run(
         int | None, typer.Option("--context", "-l", help="Tokens per sequence, or keys of a prefill.")
     ] = None,
     heads: Annotated[int | None, typer.Option(help="Attention heads: 1 to 128.")] = None,
-    index_heads: Annotated[int | None, typer.Option(help="Indexer heads: 8, 16, 24, 32 or 64.")] = None,
+    index_heads: Annotated[
+        int | None, typer.Option(help="Indexer heads: 8, 16, 24, 32 or 64. The op takes 1 to 64.")
+    ] = None,
     topk: Annotated[int | None, typer.Option(help="Tokens to select, 1 to 2048.")] = None,
     kv: Annotated[
         str | None,

@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
@@ -15,6 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dsl_kernels import backends, env, errors, measured, variants
+from dsl_kernels.cli import laboratory
 from dsl_kernels.tile import kinds
 from dsl_kernels.tile.text import Recorder, View
 from dsl_kernels_lab import RECORDS
@@ -90,6 +92,32 @@ def test_the_example_of_a_decode_step_runs_on_a_cpu() -> None:
     assert done.stdout.count("chosen by") == 3
 
 
+def test_the_example_of_a_step_of_deepseek_v4_runs_on_a_cpu() -> None:
+    (block,) = [b for b in python_blocks(ROOT / "docs" / "engines.md") if "import torch" in b]
+    done = subprocess.run(
+        [sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and block.count("assert") == 3, done.stderr
+
+
+def test_the_table_of_formats_names_each_with_its_heads() -> None:
+    """Formats that `sparse_mla` takes, and the numbers of heads that have kernels of their own."""
+    text = (ROOT / "docs" / "engines.md").read_text()
+    rows = re.findall(r'^\| `"(\w+)"` \|(?:[^|]*\|){3} ([\d, -]+) \|', text, re.MULTILINE)
+    own = defaultdict(set)
+    for variant in variants.variants("sparse_mla"):
+        own[variant.knobs["kv"]].add(variant.knobs["heads"])
+    own["v41_planar"] = own["v41"]
+    numbers = {name: sorted(map(int, heads - {"any"})) for name, heads in own.items()}
+    assert {name: [int(n) for n in re.findall(r"\d+", heads)] for name, heads in rows} == numbers
+
+
+def test_the_page_of_commands_names_those_of_the_laboratory() -> None:
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    (told,) = re.findall(r"the distribution `dsl_kernels_lab`: (.*?)\.", text)
+    assert tuple(re.findall(r"`(\w+)`", told)) == laboratory.COMMANDS
+
+
 def test_tables_excerpts_and_pictures_are_in_step() -> None:
     stale = [path.relative_to(ROOT).as_posix() for path in update_docs.outdated()]
     assert stale == [], "run `make docs`"
@@ -143,6 +171,21 @@ def test_pages_picture_and_figures_come_from_the_file_of_results(tmp_path: Path)
     picture = draw_pipeline.results_picture(tmp_path)
     assert "1 faster, 2 slower; one run of commit abc" in picture and "t=2, heads=16: 1.30" in picture
     assert ElementTree.fromstring(picture).tag.endswith("svg")
+
+
+def test_sizes_behind_a_peer_are_marked_in_the_last_record(tmp_path: Path) -> None:
+    kept_results(tmp_path)
+    lines = update_docs.behind(tmp_path).splitlines()[2:]
+    assert [line.split(" | ")[2:] for line in lines] == [
+        ["behind, 1.30", "not analysed |"],
+        ["behind, 1.20", "not analysed |"],
+    ]
+    timed = [
+        f"{row.op} {row.point}"
+        for path in (ROOT / results.FOLDER).glob("*.json")
+        for row in results.read(path).rows
+    ]
+    assert [size for size in update_docs.CHANGE_PLACES if size not in timed] == []
 
 
 def test_without_results_the_picture_says_that_its_times_are_not_of_one_run(tmp_path: Path) -> None:

@@ -158,12 +158,12 @@ def test_the_doubts_are_a_row_an_operation_and_one_a_call_that_hangs():
     assert "1 of 2 choices hold" in text and "hang on `copy_latency`" in text
 
 
-def test_the_page_says_what_the_clock_asks_of_a_b200(tmp_path):
-    page = Path(__file__).parents[2] / "docs" / "clock.md"
-    text = page.read_text()
+def test_the_pages_say_what_the_clock_asks_of_a_b200(tmp_path):
+    docs = Path(__file__).parents[2] / "docs"
+    steps, text = (docs / "b200.md").read_text(), (docs / "clock.md").read_text()
     table = text.split(clock_doubts.MARKS[0])[1].split(clock_doubts.MARKS[1])[0]
     assert "choices hold" in table and "| sparse_mla bf16 |" in table
-    assert all(f"| `{step.name}` | {step.limit / 60:.0f} min |" in text for step in script.STEPS)
+    assert all(f"| `{step.name}` | {step.limit / 60:.0f} min |" in steps for step in script.STEPS)
     (tmp_path / "page.md").write_text(text)
     clock_doubts.write(tmp_path / "page.md", "new\n")
     assert (
