@@ -49,7 +49,10 @@ def test_a_wrong_result_is_found_by_the_steps_of_the_page(tmp_path: Path) -> Non
     assert all(float(line.split()[1]) > 3e-3 for line in run(wrong, tmp_path).splitlines()[1:])
 
 
-@pytest.mark.parametrize("page", ["emulator.md", "emulator_runs.md"])
+PACKAGE = "../distributions/ptx_emulator/README.md"
+
+
+@pytest.mark.parametrize("page", ["emulator.md", "emulator_runs.md", PACKAGE])
 def test_kernels_of_the_pages_compile_and_run_as_printed(page: str, tmp_path: Path) -> None:
     """Every CUDA source by the page's own nvcc command, then every program that launches one of them."""
     try:
