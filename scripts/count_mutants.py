@@ -1,5 +1,5 @@
-"""Try every broken body of tests/numerics/test_mutated_texts.py, and record in docs/mutants.json what caught
-them; scripts/update_docs.py lists it.
+"""Try every broken body of tests/numerics/test_mutated_texts.py, and record in tests/numerics/mutants.json
+what caught them; scripts/update_docs.py lists it.
 
     python scripts/count_mutants.py results.jsonl --jobs 8 --structure "attention bf16, Hopper"
 
@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
 from dsl_kernels import variants  # noqa: E402
 
-PATH = ROOT / "docs" / "mutants.json"
+PATH = ROOT / "tests" / "numerics" / "mutants.json"
 CATCHERS = ("plan", "interpreter", "emulator", "nobody")
 # Mutants of one structure that a process tries before it may be given another's.
 RUN = 4

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 FOLDERS = (
     "benchmarks", "codegen", "dsl_kernels", "dsl_kernels_lab", "examples", "generated", "ptx_emulator",
-    "templates", "tests",
+    "scripts", "templates", "tests",
 )  # fmt: skip
 OP = "row_softmax"
 PYTEST = ("-m", "pytest", "-q", "-rA", "--tb=no", "-n", "0", "-p", "no:cacheprovider")

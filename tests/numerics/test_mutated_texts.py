@@ -220,7 +220,7 @@ def test_every_broken_body_is_caught(structure: Structure, tmp_path: Path) -> No
 
 
 def test_every_structure_is_counted() -> None:
-    assert [s.name for s in STRUCTURES] == list(count_mutants.load())
+    assert not {s.name for s in STRUCTURES} - count_mutants.load().keys(), "run scripts/count_mutants.py"
 
 
 def test_a_text_that_prints_as_the_original_does_is_no_mutant(

@@ -258,7 +258,7 @@ def test_vllm_serves_what_ours_refuses(vllm, caplog) -> None:
         engine.fp8_fp4_paged_mqa_logits(**{**scoring(), "context_lens": torch.zeros(2, 1)})
     assert STATE.calls == ["scores"] * 4
     (record,) = caplog.records
-    assert "scoring of a decode step" in record.message and "MXFP4" in record.message
+    assert "scoring of a decode step" in record.message and "MXFP8" in record.message
     assert engine.fp8_fp4_paged_mqa_logits(**scoring()) is not None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..._discover import later
@@ -38,8 +39,8 @@ def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
     return live & ((table < 0) | (table >= dims["pages"]))
 
 
-def _wrong_scales(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    words: torch.Tensor = o["q_scales"]
+def _wrong_scales(name: str, o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    words: torch.Tensor = o[name]
     wrong = torch.zeros_like(words, dtype=torch.bool)
     for shift in range(0, 32, 8):
         wrong |= (words >> shift & 0xFF) == 0xFF
@@ -94,9 +95,12 @@ def operands_of_prompts(of_any: tuple[OperandSpec, ...]) -> tuple[OperandSpec, .
         OperandSpec("q", ("s", "heads", KEY_BYTES), "float4_e2m1x2", strides=axis_strides("q", "sh")),
         _query_scales("s"),
         OperandSpec("k", ("skv", KEY_BYTES), "float4_e2m1x2", row_stride="k_stride"),
-        OperandSpec("k_scales", ("skv",), "int32", doc="four UE8M0 bytes of each key"),
+        OperandSpec(
+            "k_scales", ("skv",), "int32", doc="four UE8M0 bytes of each key",
+            values=_scales("k_scales", "a byte of 255 is NaN, and so are the key's scores"),
+        ),
         OperandSpec("weights", ("s", "heads"), "float32", row_stride="weights_stride"),
-    )
+    )  # fmt: skip
     return (*own, *(alike[name] for name in ("k_start", "k_end", "logits", "skip_below", "compressed")))
 
 
@@ -104,12 +108,12 @@ def _query_scales(rows: str, *requires: str) -> OperandSpec:
     return OperandSpec(
         "q_scales", (rows, "heads"), "int32", row_stride="q_scales_stride", requires=requires,
         doc="four UE8M0 bytes of each head, of 32 dims each, the first dims lowest",
-        values=(
-            Values(
-                "four bytes of 0 to 254", _wrong_scales, "a byte of 255 is NaN, and so are the row's scores"
-            ),
-        ),
+        values=_scales("q_scales", "a byte of 255 is NaN, and so are the row's scores"),
     )  # fmt: skip
+
+
+def _scales(name: str, otherwise: str) -> tuple[Values, ...]:
+    return (Values("four bytes of 0 to 254", partial(_wrong_scales, name), otherwise),)
 
 
 def _normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
