@@ -240,7 +240,7 @@ class Values:
         begins_inside = not all(isinstance(at, int) and at == 0 for at in (view.first, view.column))
         if begins_inside and not getattr(self._spelling, "views_of_parts", True):
             raise DeclarationError(
-                f"part of {view.buffer}", expected="a whole slot, as this DSL passes buffers by name and slot",
+                f"part of {view.buffer}", expected="a whole slot, as this DSL passes buffers by name",
                 got=f"a view from row {view.first} and column {view.column} on",
                 fix="pass the slot, and where the part begins as an argument of its own",
             )  # fmt: skip
