@@ -23,8 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 FOLDERS = (
     "benchmarks", "codegen", "dsl_kernels", "dsl_kernels_lab", "examples", "generated", "ptx_emulator",
-    "scripts", "templates", "tests",
+    "templates", "tests",
 )  # fmt: skip
+# Of scripts/ what tests import: `generate` brings documents up to date where their script is.
+FILES = ("pyproject.toml", "scripts/count_mutants.py")
 OP = "row_softmax"
 PYTEST = ("-m", "pytest", "-q", "-rA", "--tb=no", "-n", "0", "-p", "no:cacheprovider")
 
@@ -38,7 +40,9 @@ class Tree:
         self.root = root
         for folder in FOLDERS:
             shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", root)
+        (root / "scripts").mkdir()
+        for file in FILES:
+            shutil.copy(ROOT / file, root / file)
         self.before = self.files()
 
     def files(self) -> dict[str, str]:
