@@ -269,7 +269,7 @@ def _paired(q: Scaled) -> tuple[torch.Tensor, torch.Tensor | None]:
     if scales is not None:
         require(
             "q", str(values.dtype) in PAIRS, f"{FP8}, and None, or pairs of 4 bits as int8 with their scales",
-            f"{values.dtype} with scales (MXFP8)", "fold the scales into weights, and pass None",
+            f"{values.dtype} with scales (MXFP8)", "call DeepGEMM, or quantise with one scale a head",
         )  # fmt: skip
         require_dense("q", scales)
     return values, scales
