@@ -464,11 +464,11 @@ def load_scales(scales, kv_cache, kv_cache_stride_0, low, high, n, thread):
     """Read the scales of a lane's two tokens, the same in all lanes of a token."""
     token = warps.shuffle(low, thread // 4)
     inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + 512
+    token = kv_cache + Int64(token) * kv_cache_stride_0 + 512
     warps.load_vector(scales, 0, 4, token, inside)
     token = warps.shuffle(high, thread // 4)
     inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + 512
+    token = kv_cache + Int64(token) * kv_cache_stride_0 + 512
     warps.load_vector(scales, 4, 4, token, inside)
 
 
@@ -503,18 +503,15 @@ def write_unit(target, words, unit, thread):
 @cute.jit
 def load_words(words, at, kv_cache, kv_cache_stride_0, first, low, high, n, thread):
     """Read 16 bytes of each of a lane's two tokens, and again 16 bytes, 64 bytes after these."""
+    own = kv_cache + (first + thread % 4 * 16)
     token = warps.shuffle(low, thread // 4)
     inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (
-        first + thread % 4 * 16
-    )
+    token = own + Int64(token) * kv_cache_stride_0
     warps.load_vector(words, at, 4, token, inside)
     warps.load_vector(words, at + 4, 4, token + 64, inside)
     token = warps.shuffle(high, thread // 4)
     inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (
-        first + thread % 4 * 16
-    )
+    token = own + Int64(token) * kv_cache_stride_0
     warps.load_vector(words, 44 + at, 4, token, inside)
     warps.load_vector(words, 44 + (at + 4), 4, token + 64, inside)
 

@@ -804,10 +804,11 @@ def copy_stored(kv, pe, scales, kv_cache, kv_cache_stride_0, low, high, n, threa
 
     A token becomes zeros if its id names no row.
     """
+    own = kv_cache + thread % 8 * 16
     row = thread // 8
     token_0 = warps.shuffle(low, row % 32)
     inside_0 = (token_0 >= 0) & (token_0 < n)
-    bytes_0 = kv_cache + Int64(cutlass.select_(inside_0, token_0, 0)) * kv_cache_stride_0 + thread % 8 * 16
+    bytes_0 = own + Int64(token_0) * kv_cache_stride_0
     warps.copy16(
         warps.piece(kv, 16, row, thread % 8 * 16, (TILE, LATENT_DIM), 128).iterator, bytes_0, inside_0
     )
@@ -831,7 +832,7 @@ def copy_stored(kv, pe, scales, kv_cache, kv_cache_stride_0, low, high, n, threa
     row = 16 + thread // 8
     token_1 = warps.shuffle(low, row % 32)
     inside_1 = (token_1 >= 0) & (token_1 < n)
-    bytes_1 = kv_cache + Int64(cutlass.select_(inside_1, token_1, 0)) * kv_cache_stride_0 + thread % 8 * 16
+    bytes_1 = own + Int64(token_1) * kv_cache_stride_0
     warps.copy16(
         warps.piece(kv, 16, row, thread % 8 * 16, (TILE, LATENT_DIM), 128).iterator, bytes_1, inside_1
     )
@@ -855,7 +856,7 @@ def copy_stored(kv, pe, scales, kv_cache, kv_cache_stride_0, low, high, n, threa
     row = 32 + thread // 8
     token_2 = warps.shuffle(high, row % 32)
     inside_2 = (token_2 >= 0) & (token_2 < n)
-    bytes_2 = kv_cache + Int64(cutlass.select_(inside_2, token_2, 0)) * kv_cache_stride_0 + thread % 8 * 16
+    bytes_2 = own + Int64(token_2) * kv_cache_stride_0
     warps.copy16(
         warps.piece(kv, 16, row, thread % 8 * 16, (TILE, LATENT_DIM), 128).iterator, bytes_2, inside_2
     )
@@ -879,7 +880,7 @@ def copy_stored(kv, pe, scales, kv_cache, kv_cache_stride_0, low, high, n, threa
     row = 48 + thread // 8
     token_3 = warps.shuffle(high, row % 32)
     inside_3 = (token_3 >= 0) & (token_3 < n)
-    bytes_3 = kv_cache + Int64(cutlass.select_(inside_3, token_3, 0)) * kv_cache_stride_0 + thread % 8 * 16
+    bytes_3 = own + Int64(token_3) * kv_cache_stride_0
     warps.copy16(
         warps.piece(kv, 16, row, thread % 8 * 16, (TILE, LATENT_DIM), 128).iterator, bytes_3, inside_3
     )

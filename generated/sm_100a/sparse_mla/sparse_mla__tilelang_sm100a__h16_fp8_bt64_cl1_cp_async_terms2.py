@@ -740,113 +740,109 @@ def copy_stored(kv, kv_slot, pe, pe_slot, scales, scales_slot, kv_cache, low, hi
     token_0 = warps.shuffle(low, T.truncmod(row, 32))
     inside_0 = (token_0 >= 0) & (token_0 < n)
     warps.copy16(
-        kv[kv_slot, row, T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_0, token_0, 0), T.truncmod(thread, 8) * 16 + 0], inside_0
+        kv[kv_slot, row, T.truncmod(thread, 8) * 16], kv_cache[token_0, T.truncmod(thread, 8) * 16 + 0],
+        inside_0
     )
     warps.copy16(
         kv[kv_slot, row, 128 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_0, token_0, 0), T.truncmod(thread, 8) * 16 + 128], inside_0
+        kv_cache[token_0, T.truncmod(thread, 8) * 16 + 128], inside_0
     )
     warps.copy16(
         kv[kv_slot, row, 256 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_0, token_0, 0), T.truncmod(thread, 8) * 16 + 256], inside_0
+        kv_cache[token_0, T.truncmod(thread, 8) * 16 + 256], inside_0
     )
     warps.copy16(
         kv[kv_slot, row, 384 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_0, token_0, 0), T.truncmod(thread, 8) * 16 + 384], inside_0
+        kv_cache[token_0, T.truncmod(thread, 8) * 16 + 384], inside_0
     )
     warps.copy16(
-        pe[pe_slot, row, T.truncmod(thread, 8) * 8],
-        kv_cache[T.if_then_else(inside_0, token_0, 0), T.truncmod(thread, 8) * 16 + 528], inside_0
+        pe[pe_slot, row, T.truncmod(thread, 8) * 8], kv_cache[token_0, T.truncmod(thread, 8) * 16 + 528],
+        inside_0
     )
     if T.truncmod(thread, 8) == 0:
         warps.copy16(
-            scales[scales_slot, row, 0],
-            kv_cache[T.if_then_else(inside_0, token_0, 0), T.truncmod(thread, 8) * 16 + 512], inside_0
+            scales[scales_slot, row, 0], kv_cache[token_0, T.truncmod(thread, 8) * 16 + 512], inside_0
         )
     row = 16 + T.truncdiv(thread, 8)
     token_1 = warps.shuffle(low, T.truncmod(row, 32))
     inside_1 = (token_1 >= 0) & (token_1 < n)
     warps.copy16(
-        kv[kv_slot, row, T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_1, token_1, 0), T.truncmod(thread, 8) * 16 + 0], inside_1
+        kv[kv_slot, row, T.truncmod(thread, 8) * 16], kv_cache[token_1, T.truncmod(thread, 8) * 16 + 0],
+        inside_1
     )
     warps.copy16(
         kv[kv_slot, row, 128 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_1, token_1, 0), T.truncmod(thread, 8) * 16 + 128], inside_1
+        kv_cache[token_1, T.truncmod(thread, 8) * 16 + 128], inside_1
     )
     warps.copy16(
         kv[kv_slot, row, 256 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_1, token_1, 0), T.truncmod(thread, 8) * 16 + 256], inside_1
+        kv_cache[token_1, T.truncmod(thread, 8) * 16 + 256], inside_1
     )
     warps.copy16(
         kv[kv_slot, row, 384 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_1, token_1, 0), T.truncmod(thread, 8) * 16 + 384], inside_1
+        kv_cache[token_1, T.truncmod(thread, 8) * 16 + 384], inside_1
     )
     warps.copy16(
-        pe[pe_slot, row, T.truncmod(thread, 8) * 8],
-        kv_cache[T.if_then_else(inside_1, token_1, 0), T.truncmod(thread, 8) * 16 + 528], inside_1
+        pe[pe_slot, row, T.truncmod(thread, 8) * 8], kv_cache[token_1, T.truncmod(thread, 8) * 16 + 528],
+        inside_1
     )
     if T.truncmod(thread, 8) == 0:
         warps.copy16(
-            scales[scales_slot, row, 0],
-            kv_cache[T.if_then_else(inside_1, token_1, 0), T.truncmod(thread, 8) * 16 + 512], inside_1
+            scales[scales_slot, row, 0], kv_cache[token_1, T.truncmod(thread, 8) * 16 + 512], inside_1
         )
     row = 32 + T.truncdiv(thread, 8)
     token_2 = warps.shuffle(high, T.truncmod(row, 32))
     inside_2 = (token_2 >= 0) & (token_2 < n)
     warps.copy16(
-        kv[kv_slot, row, T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_2, token_2, 0), T.truncmod(thread, 8) * 16 + 0], inside_2
+        kv[kv_slot, row, T.truncmod(thread, 8) * 16], kv_cache[token_2, T.truncmod(thread, 8) * 16 + 0],
+        inside_2
     )
     warps.copy16(
         kv[kv_slot, row, 128 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_2, token_2, 0), T.truncmod(thread, 8) * 16 + 128], inside_2
+        kv_cache[token_2, T.truncmod(thread, 8) * 16 + 128], inside_2
     )
     warps.copy16(
         kv[kv_slot, row, 256 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_2, token_2, 0), T.truncmod(thread, 8) * 16 + 256], inside_2
+        kv_cache[token_2, T.truncmod(thread, 8) * 16 + 256], inside_2
     )
     warps.copy16(
         kv[kv_slot, row, 384 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_2, token_2, 0), T.truncmod(thread, 8) * 16 + 384], inside_2
+        kv_cache[token_2, T.truncmod(thread, 8) * 16 + 384], inside_2
     )
     warps.copy16(
-        pe[pe_slot, row, T.truncmod(thread, 8) * 8],
-        kv_cache[T.if_then_else(inside_2, token_2, 0), T.truncmod(thread, 8) * 16 + 528], inside_2
+        pe[pe_slot, row, T.truncmod(thread, 8) * 8], kv_cache[token_2, T.truncmod(thread, 8) * 16 + 528],
+        inside_2
     )
     if T.truncmod(thread, 8) == 0:
         warps.copy16(
-            scales[scales_slot, row, 0],
-            kv_cache[T.if_then_else(inside_2, token_2, 0), T.truncmod(thread, 8) * 16 + 512], inside_2
+            scales[scales_slot, row, 0], kv_cache[token_2, T.truncmod(thread, 8) * 16 + 512], inside_2
         )
     row = 48 + T.truncdiv(thread, 8)
     token_3 = warps.shuffle(high, T.truncmod(row, 32))
     inside_3 = (token_3 >= 0) & (token_3 < n)
     warps.copy16(
-        kv[kv_slot, row, T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_3, token_3, 0), T.truncmod(thread, 8) * 16 + 0], inside_3
+        kv[kv_slot, row, T.truncmod(thread, 8) * 16], kv_cache[token_3, T.truncmod(thread, 8) * 16 + 0],
+        inside_3
     )
     warps.copy16(
         kv[kv_slot, row, 128 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_3, token_3, 0), T.truncmod(thread, 8) * 16 + 128], inside_3
+        kv_cache[token_3, T.truncmod(thread, 8) * 16 + 128], inside_3
     )
     warps.copy16(
         kv[kv_slot, row, 256 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_3, token_3, 0), T.truncmod(thread, 8) * 16 + 256], inside_3
+        kv_cache[token_3, T.truncmod(thread, 8) * 16 + 256], inside_3
     )
     warps.copy16(
         kv[kv_slot, row, 384 + T.truncmod(thread, 8) * 16],
-        kv_cache[T.if_then_else(inside_3, token_3, 0), T.truncmod(thread, 8) * 16 + 384], inside_3
+        kv_cache[token_3, T.truncmod(thread, 8) * 16 + 384], inside_3
     )
     warps.copy16(
-        pe[pe_slot, row, T.truncmod(thread, 8) * 8],
-        kv_cache[T.if_then_else(inside_3, token_3, 0), T.truncmod(thread, 8) * 16 + 528], inside_3
+        pe[pe_slot, row, T.truncmod(thread, 8) * 8], kv_cache[token_3, T.truncmod(thread, 8) * 16 + 528],
+        inside_3
     )
     if T.truncmod(thread, 8) == 0:
         warps.copy16(
-            scales[scales_slot, row, 0],
-            kv_cache[T.if_then_else(inside_3, token_3, 0), T.truncmod(thread, 8) * 16 + 512], inside_3
+            scales[scales_slot, row, 0], kv_cache[token_3, T.truncmod(thread, 8) * 16 + 512], inside_3
         )
 
 

@@ -431,10 +431,10 @@ def load_scales(scales, kv_cache, low, high, n, thread):
     """Read the scales of a lane's two tokens, the same in all lanes of a token."""
     token = warps.shuffle(low, T.truncdiv(thread, 4))
     inside = (token >= 0) & (token < n)
-    warps.load_vector(scales, 0, 4, kv_cache[T.if_then_else(inside, token, 0), 512 + 0], inside)
+    warps.load_vector(scales, 0, 4, kv_cache[token, 512 + 0], inside)
     token = warps.shuffle(high, T.truncdiv(thread, 4))
     inside = (token >= 0) & (token < n)
-    warps.load_vector(scales, 4, 4, kv_cache[T.if_then_else(inside, token, 0), 512 + 0], inside)
+    warps.load_vector(scales, 4, 4, kv_cache[token, 512 + 0], inside)
 
 
 @T.macro
@@ -470,23 +470,13 @@ def load_words(words, at, kv_cache, first, low, high, n, thread):
     """Read 16 bytes of each of a lane's two tokens, and again 16 bytes, 64 bytes after these."""
     token = warps.shuffle(low, T.truncdiv(thread, 4))
     inside = (token >= 0) & (token < n)
-    warps.load_vector(
-        words, at, 4, kv_cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 4) * 16 + 0],
-        inside
-    )
-    warps.load_vector(
-        words, at + 4, 4, kv_cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 4) * 16 + 64],
-        inside
-    )
+    warps.load_vector(words, at, 4, kv_cache[token, first + T.truncmod(thread, 4) * 16 + 0], inside)
+    warps.load_vector(words, at + 4, 4, kv_cache[token, first + T.truncmod(thread, 4) * 16 + 64], inside)
     token = warps.shuffle(high, T.truncdiv(thread, 4))
     inside = (token >= 0) & (token < n)
+    warps.load_vector(words, 44 + at, 4, kv_cache[token, first + T.truncmod(thread, 4) * 16 + 0], inside)
     warps.load_vector(
-        words, 44 + at, 4, kv_cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 4) * 16 + 0],
-        inside
-    )
-    warps.load_vector(
-        words, 44 + (at + 4), 4,
-        kv_cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 4) * 16 + 64], inside
+        words, 44 + (at + 4), 4, kv_cache[token, first + T.truncmod(thread, 4) * 16 + 64], inside
     )
 
 
@@ -516,24 +506,12 @@ def load_words_at_32(words, kv_cache, low, high, n, thread):
     """Read 16 bytes of each of a lane's two tokens, and again 16 bytes, 64 bytes after these."""
     token = warps.shuffle(low, T.truncdiv(thread, 4))
     inside = (token >= 0) & (token < n)
-    warps.load_vector(
-        words, 32, 4, kv_cache[T.if_then_else(inside, token, 0), 528 + T.truncmod(thread, 4) * 16 + 0],
-        inside
-    )
-    warps.load_vector(
-        words, 36, 4, kv_cache[T.if_then_else(inside, token, 0), 528 + T.truncmod(thread, 4) * 16 + 64],
-        inside
-    )
+    warps.load_vector(words, 32, 4, kv_cache[token, 528 + T.truncmod(thread, 4) * 16 + 0], inside)
+    warps.load_vector(words, 36, 4, kv_cache[token, 528 + T.truncmod(thread, 4) * 16 + 64], inside)
     token = warps.shuffle(high, T.truncdiv(thread, 4))
     inside = (token >= 0) & (token < n)
-    warps.load_vector(
-        words, 76, 4, kv_cache[T.if_then_else(inside, token, 0), 528 + T.truncmod(thread, 4) * 16 + 0],
-        inside
-    )
-    warps.load_vector(
-        words, 80, 4, kv_cache[T.if_then_else(inside, token, 0), 528 + T.truncmod(thread, 4) * 16 + 64],
-        inside
-    )
+    warps.load_vector(words, 76, 4, kv_cache[token, 528 + T.truncmod(thread, 4) * 16 + 0], inside)
+    warps.load_vector(words, 80, 4, kv_cache[token, 528 + T.truncmod(thread, 4) * 16 + 64], inside)
 
 
 @T.macro

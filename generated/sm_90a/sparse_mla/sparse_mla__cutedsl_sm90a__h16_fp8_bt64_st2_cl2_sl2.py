@@ -723,9 +723,10 @@ def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
 @cute.jit
 def renew_tokens(words, target, rope, kv_cache, kv_cache_stride_0, which, low, high, n, thread):
     """Write the words as bf16 rows. As words become free, read other tokens as `load_tokens` does."""
+    own = kv_cache + (thread & 3) * 16
     token = warps.shuffle(low, thread >> 2 & 31)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
+    bytes = own + Int64(token) * kv_cache_stride_0
     for panel in cutlass.range_constexpr(4):
         warps.store_fp8(
             warps.piece(target, 8, thread >> 2, panel * 64 + (thread & 3) * 16, (TILE, DIMS), 128).iterator,
@@ -747,7 +748,7 @@ def renew_tokens(words, target, rope, kv_cache, kv_cache_stride_0, which, low, h
     warps.sync_warp()
     token = warps.shuffle(high, thread >> 2 & 31)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
+    bytes = own + Int64(token) * kv_cache_stride_0
     for panel in cutlass.range_constexpr(4):
         warps.store_fp8(
             warps.piece(
@@ -777,9 +778,10 @@ def load_tokens(words, kv_cache, kv_cache_stride_0, which, low, high, n, thread)
 
     A token becomes zeros if its id names no row.
     """
+    own = kv_cache + (thread & 3) * 16
     token = warps.shuffle(low, thread >> 2 & 31)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
+    bytes = own + Int64(token) * kv_cache_stride_0
     for panel in cutlass.range_constexpr(4):
         warps.load_vector(words, panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
         warps.sync_warp()
@@ -791,7 +793,7 @@ def load_tokens(words, kv_cache, kv_cache_stride_0, which, low, high, n, thread)
     warps.sync_warp()
     token = warps.shuffle(high, thread >> 2 & 31)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
+    bytes = own + Int64(token) * kv_cache_stride_0
     for panel in cutlass.range_constexpr(4):
         warps.load_vector(words, 20 + panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
         warps.sync_warp()

@@ -573,11 +573,12 @@ def copy_tokens(raw, raw_pe, scales, kv_cache, kv_cache_stride_0, ids, n, thread
 
     A token becomes zeros if its id names no row.
     """
+    own = kv_cache + (thread & 7) * 16
     for r in cutlass.range_constexpr(2):
         row = r * 16 + (thread >> 3)
         token = warps.shuffle(ids, row)
         inside = (token >= 0) & (token < n)
-        bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 7) * 16
+        bytes = own + Int64(token) * kv_cache_stride_0
         for panel in cutlass.range_constexpr(4):
             warps.copy16(
                 warps.piece(

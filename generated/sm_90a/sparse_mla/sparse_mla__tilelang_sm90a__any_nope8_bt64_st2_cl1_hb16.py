@@ -536,13 +536,10 @@ def copy_nope8_tokens(raw, raw_slot, scales, scales_slot, kv_cache, ids, n, thre
         for panel in T.unroll(4):
             warps.copy16(
                 raw[raw_slot, row, panel * 32 + (thread & 7) * 4],
-                kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + panel * 128], inside
+                kv_cache[token, (thread & 7) * 16 + panel * 128], inside
             )
         if thread & 7 == 0:
-            warps.copy16(
-                scales[scales_slot, row, 0],
-                kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + 512], inside
-            )
+            warps.copy16(scales[scales_slot, row, 0], kv_cache[token, (thread & 7) * 16 + 512], inside)
 
 
 @T.macro

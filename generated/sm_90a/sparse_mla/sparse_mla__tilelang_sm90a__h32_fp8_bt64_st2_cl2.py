@@ -510,17 +510,13 @@ def copy_tokens(raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, kv_cach
         for panel in T.unroll(4):
             warps.copy16(
                 raw[raw_slot, row, panel * 32 + (thread & 7) * 4],
-                kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + panel * 128], inside
+                kv_cache[token, (thread & 7) * 16 + panel * 128], inside
             )
         warps.copy16(
-            raw_pe[raw_pe_slot, row, (thread & 7) * 8],
-            kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + 528], inside
+            raw_pe[raw_pe_slot, row, (thread & 7) * 8], kv_cache[token, (thread & 7) * 16 + 528], inside
         )
         if thread & 7 == 0:
-            warps.copy16(
-                scales[scales_slot, row, 0],
-                kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + 512], inside
-            )
+            warps.copy16(scales[scales_slot, row, 0], kv_cache[token, (thread & 7) * 16 + 512], inside)
 
 
 @T.macro

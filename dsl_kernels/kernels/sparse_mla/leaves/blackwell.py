@@ -92,9 +92,10 @@ def load_words(
     high: Int32, n: Int32,
 ) -> None:  # fmt: skip
     """Read 16 bytes of each of a lane's two tokens, and again 16 bytes, 64 bytes after these."""
+    own = kv_cache.part("own", first + m.thread % 4 * 16)
     for half, ids in enumerate((low, high)):
         place, inside = cache_row(m, ids, m.thread // 4, n)
-        token = kv_cache.row("token", place, first=first + m.thread % 4 * 16)
+        token = own.row("token", place)
         for piece in range(2):
             to = inline(half * TOKEN_WORDS + (at + piece * 4))
             m.do(warps.load_vector(words, to, 4, token.at(piece * 64), inside))

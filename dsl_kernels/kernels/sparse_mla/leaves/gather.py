@@ -107,21 +107,15 @@ def find_rows(
 
 
 @recorded
-def _row_of_lane(m, ids, holder, n, which=""):
-    """The id of lane `holder`, which is a cache row, and whether it is one of `n` rows."""
+def cache_row(m, ids, holder, n, which=""):
+    """The id of lane `holder`, which is a cache row, and whether it is one of `n` rows.
+
+    The id stays as it is where it names no row: nothing reads there. A choice before the address would cost
+    the product of row and stride in 64 bits.
+    """
     token = named(f"token{which}", warps.shuffle(ids, holder))
     inside = named(f"inside{which}", _valid(token, n))
     return token, inside
-
-
-@recorded
-def cache_row(m, ids, holder, n, which=""):
-    """The cache row that the id of lane `holder` names, and whether the id names one of `n` rows.
-
-    The row is 0 if the id names none.
-    """
-    token, inside = _row_of_lane(m, ids, holder, n, which)
-    return select(inside, token, 0), inside
 
 
 def heads_of_block(block, head0, heads):
@@ -282,17 +276,15 @@ def read_words(m, words, at, count, place, wanted):
 def _half(m, words, kv_cache, rank, shares, ids, n, write=nothing, send=nothing):
     """Read a share of half a tile, 16 bytes at a time.
 
-    Each read comes after `write` has freed its words, and `send` after all writes. Addresses of ids that name
-    no row are not read, so they are as they come: a choice would cost the product of row and stride in 64
-    bits.
+    Each read comes after `write` has freed its words, and `send` after all writes.
     """
     panels, lanes, lane = 8 // shares, 4 * shares, m.thread & 3
     row = m.thread >> 2
-    place, inside = _row_of_lane(m, ids, row, n)
+    place, inside = cache_row(m, ids, row, n)
     own, of_rope, rope_inside = row, place, inside
     if shares > 1:
         own = (m.thread >> 5) * 8 + rank * 4 + (m.thread >> 3 & 3)
-        of_rope, rope_inside = _row_of_lane(m, ids, own, n, "_of_rope")
+        of_rope, rope_inside = cache_row(m, ids, own, n, "_of_rope")
     token = kv_cache.row("bytes", place, first=lane * 16 + rank * (panels * 64))
     rope = kv_cache.row("rope", of_rope, first=(m.thread & lanes - 1) * 16)
     for u in range(2 // shares):
@@ -316,10 +308,12 @@ def _tokens(m, words, kv_cache, which, dims, low, high, n, write=nothing):
     row, so their stores go to distinct banks.
     """
     panels, groups, lane = int(dims) // 64, int(dims) // 128, m.thread & 3
+    # From the lane's own bytes on: there are no registers for a second address. The product of row and stride
+    # is added to them in one instruction.
+    own = kv_cache.part("own", lane * 16)
     for half, ids in enumerate((low, high)):
         place, inside = cache_row(m, ids, m.thread >> 2 & WARP - 1, n)
-        # From the lane's own bytes on: there are no registers for a second address.
-        token = kv_cache.row("bytes", place, first=lane * 16)
+        token = own.row("bytes", place)
         first, scales = half * (panels + 1) * 4, (panels + 1) * 8 + half * groups
         for panel in unrolled(panels):
             at = inline(first + panel * 4)
@@ -343,10 +337,11 @@ def _copy_values(m, raw, scales, kv_cache, ids, n, beside=nothing):
     `beside` starts the copies of a token's other bytes.
     """
     lane = inline(m.thread & 7)
+    own = kv_cache.part("own", lane * 16)
     for r in unrolled(2):
         row = r * (WARP // 2) + (m.thread >> 3)
         place, inside = cache_row(m, ids, row, n)
-        token = kv_cache.row("bytes", place, first=lane * 16)
+        token = own.row("bytes", place)
         for panel in unrolled(4):
             m.do(warps.copy16(raw.group_at(row, panel * 32 + lane * 4, 4), token.at(panel * 128), inside))
         beside(row, lane, token, inside)

@@ -124,7 +124,7 @@ def place_of(m, pages, ids, holder, which=""):
     A valid id names one of `cached` tokens. Any other id gives the first token.
     """
     token, inside = cache_row(m, ids, holder, pages.cached, which)
-    chosen: Int32 = named(f"chosen{which}", token)
+    chosen: Int32 = named(f"chosen{which}", select(inside, token, 0))
     page = named(f"page{which}", page_of(chosen, pages.page_inverse, pages.page_shift))
     slot = named(f"slot{which}", chosen - page * pages.page_size)
     return page, slot, inside

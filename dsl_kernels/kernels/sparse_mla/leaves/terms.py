@@ -118,10 +118,11 @@ def copy_stored(
     A token becomes zeros if its id names no row.
     """
     lane = inline(m.thread % 8)
+    own = kv_cache.part("own", lane * 16)
     for r in range(TILE // 16):
         row = r * 16 + m.thread // 8
         place, inside = cache_row(m, low if r < 2 else high, row % WARP, n, f"_{r}")
-        token = kv_cache.row(f"bytes_{r}", place, first=lane * 16)
+        token = own.row(f"bytes_{r}", place)
         for group in range(GROUPS):
             to = inline(kv.group_at(row, group * GROUP + lane * 16, 16))
             m.do(copy16(to, token.at(group * GROUP), inside))
