@@ -59,8 +59,9 @@ Loc Machine::shared_at(Warp& w, int pc, u64 addr, u64 size, u32 align, const cha
               ", which has exited");
   Loc l;
   l.offset = u32(off);
-  l.p = c->smem.data() + off;
-  l.shadow = c->shadow.data() + off;
+  c->memory->use(off, size);
+  l.p = c->memory->smem.data() + off;
+  l.shadow = c->memory->shadow.data() + off;
   l.cta = c;
   return l;
 }
@@ -204,7 +205,7 @@ void Machine::acquire_from(Warp& w, int cluster, const Clock& c) {
     acquire(w, c);
     return;
   }
-  w.clock.learn({{cluster, c.hb}}, own);
+  if (!w.clock.covers(cluster, c.hb)) w.clock.learn({{cluster, c.hb}}, own);
   if (c.foreign) w.clock.learn(*c.foreign, own);
   w.snapshot.reset();
 }
