@@ -97,7 +97,7 @@ u64* Exec::dst(int i, u32 valid) {
   if (w.busy[x.a])
     M.find(w.busy[x.a] == 1 ? "tmem-load-not-waited" : "wgmma-register-in-flight", true, &w, pc,
            "a register that an asynchronous operation in flight owns is overwritten");
-  u64* to = w.write(x.a);
+  u64* to = w.write(x.a, mask);
   w.init[x.a] = (w.init[x.a] & ~mask) | (valid & mask);
   if (!w.partial.empty())
     if (auto it = w.partial.find(x.a); it != w.partial.end()) LANES(mask, l) it->second[l] = 0;

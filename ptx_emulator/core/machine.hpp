@@ -156,8 +156,9 @@ struct Warp {
     static const u64 zeros[32] = {};
     return init[size_t(r)] || written[size_t(r)] ? regs + r * 32 : zeros;
   }
-  u64* write(s64 r) {
-    if (!init[size_t(r)] && !written[size_t(r)]) std::fill_n(regs + r * 32, 32, 0);
+  // For an instruction that writes these lanes.
+  u64* write(s64 r, u32 lanes) {
+    if (~lanes && !init[size_t(r)] && !written[size_t(r)]) std::fill_n(regs + r * 32, 32, 0);
     return regs + r * 32;
   }
 };
@@ -277,18 +278,23 @@ struct Page {
 struct GlobalRegion {
   Region r;
   std::string name;
-  std::map<u64, std::unique_ptr<Page>> pages;
   // Per page: the last read of every two bytes. Keeping one reader instead of a set finds an unordered write
   // under some interleaving, if not under every one.
   using Readers = std::array<u32, 2048>;
   std::vector<std::unique_ptr<Readers>> readers;
-  Readers* readers_of(u64 page, bool make) {
-    if (readers.empty()) {
+  std::vector<std::unique_ptr<Page>> pages;
+  Readers* readers_of(u64 page, bool make) { return at(readers, page, make); }
+  Page* page(u64 number, bool make) { return at(pages, number, make); }
+
+ private:
+  template <class T>
+  T* at(std::vector<std::unique_ptr<T>>& all, u64 number, bool make) const {
+    if (all.empty()) {
       if (!make) return nullptr;
-      readers.resize(size_t(r.size >> 12) + 1);
+      all.resize(size_t(r.size >> 12) + 1);
     }
-    auto& p = readers[page];
-    if (!p && make) p = std::make_unique<Readers>();
+    auto& p = all[number];
+    if (!p && make) p = std::make_unique<T>();
     return p.get();
   }
 };

@@ -182,7 +182,8 @@ void Machine::compact() {
   std::vector<Event> kept{shadows.events[0]};
   for (auto& r : regions) r->readers.clear();
   for (auto& r : regions)
-    for (auto& [number, page] : r->pages)
+    for (auto& page : r->pages) {
+      if (!page) continue;
       for (Shadow& x : page->s) {
         if (!x.w) continue;
         u32& to = renamed[x.w];
@@ -192,6 +193,7 @@ void Machine::compact() {
         }
         x = {to, 0};
       }
+    }
   shadows.events.swap(kept);
   shadows.forget_sets();
 }
