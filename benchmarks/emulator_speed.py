@@ -119,6 +119,7 @@ def whole_set(arch: str, count: int, jobs: int, only: str) -> list[dict[str, Any
         for workload in trial.workloads(variant, "tiny")
     ]
     digests: dict[str, Any] = {}
+    torch.set_num_threads(1)  # the jobs share the cores: threads of torch would only wait on them
 
     def run(variant: Any, workload: Any, example: Any, interleaving: Any) -> tuple[str, str, float, int]:
         executor = Emulator(interleaving)

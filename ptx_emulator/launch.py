@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import gc
 import json
 import math
 import os
@@ -55,9 +57,21 @@ def _decode(ptx: str, entry: str | None) -> Program:
 _decoding = threading.Lock()
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without garbage collections: all objects of a decoded kernel stay, and there are many to walk over."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _program(ptx: str, entry: str | None) -> Program:
     """The decoded kernel; where several threads ask for it at once, only the first decodes it."""
-    with _decoding:
+    with _decoding, _no_collection():
         return _decode(ptx, entry)
 
 

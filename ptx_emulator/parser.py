@@ -527,6 +527,12 @@ class _Parser:
             if r.type != "pred":
                 raise _OperandError(f"{x!r} negates a .{r.type} register, no predicate,")
             return Reg(r.slot, r.type, r.name, True)
+        if x.startswith("%"):  # most operands
+            if x in CLOCKS:
+                return Clock(x)
+            if (r := self.register(x)) is None:
+                raise _OperandError(f"unknown register {x!r}")
+            return r
         if m := re.fullmatch(r"(-?)0[fF]([0-9a-fA-F]{8})", x):
             return Imm(int(m.group(2), 16) ^ (0x80000000 if m.group(1) else 0), True)
         if m := re.fullmatch(r"(-?)0[dD]([0-9a-fA-F]{16})", x):
@@ -535,12 +541,8 @@ class _Parser:
             return Imm(struct.unpack("<Q", struct.pack("<d", float(x)))[0], True)
         if (v := parse_int(x)) is not None:
             return Imm(v)
-        if x in CLOCKS:
-            return Clock(x)
         if (r := self.register(x)) is not None:
             return r
-        if x.startswith("%"):
-            raise _OperandError(f"unknown register {x!r}")
         if m := re.fullmatch(rf"({_IDENT})(?:\s*([+-])\s*(\w+))?", x):
             return Sym(self.label(m.group(1)), self.offset(m.group(2), m.group(3), x))
         raise _OperandError(f"cannot parse the operand {x!r}")

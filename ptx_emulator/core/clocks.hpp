@@ -44,18 +44,20 @@ struct Clock {
   }
   // Join the clocks of other clusters; an entry for the cluster `own` goes into hb.
   void learn(const std::map<int, VC>& more, int own) {
+    if (auto mine = more.find(own); mine != more.end()) emu::join(hb, mine->second);
+    auto new_to_us = [&](auto& of) { return of.first != own && !covers(of.first, of.second); };
+    if (std::none_of(more.begin(), more.end(), new_to_us)) return;
     auto next =
         foreign ? std::make_shared<std::map<int, VC>>(*foreign) : std::make_shared<std::map<int, VC>>();
-    for (auto& [cluster, vc] : more) {
-      if (cluster == own) {
-        emu::join(hb, vc);
-        continue;
-      }
-      auto it = next->find(cluster);
-      if (it == next->end()) next->emplace(cluster, vc);
-      else emu::join(it->second, vc);
-    }
+    for (auto& [cluster, vc] : more)
+      if (cluster != own && !next->emplace(cluster, vc).second) emu::join(next->at(cluster), vc);
     foreign = next;
+  }
+  // Is everything of another cluster's clock known already?
+  bool covers(int cluster, const VC& vc) const {
+    if (!foreign) return false;
+    auto it = foreign->find(cluster);
+    return it != foreign->end() && std::equal(vc.begin(), vc.end(), it->second.begin(), std::less_equal<>());
   }
   // Is an event of another cluster ordered before this clock?
   bool knows(int cluster, u32 actor, u32 clk) const {

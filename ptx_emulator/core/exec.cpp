@@ -24,12 +24,12 @@ void Exec::get(int i, Val& out, bool must, const char* what) {
         M.find("wgmma-register-in-flight", true, &w, pc,
                "a register that a wgmma in flight owns is read before wgmma.wait_group");
       }
-      out.v = w.regs + x.a * 32;
+      out.v = w.read(x.a);
       out.valid = w.init[x.a];
       out.slot = x.a;
       break;
     case K_NOTPRED: {
-      const u64* r = w.regs + x.a * 32;
+      const u64* r = w.read(x.a);
       for (int l = 0; l < 32; l++) out.buf[l] = !r[l];
       out.valid = w.init[x.a];
       break;
@@ -38,13 +38,13 @@ void Exec::get(int i, Val& out, bool must, const char* what) {
     case K_SMEM: fill(u64(x.b) | u64(c.rank) << RANK_SHIFT); break;
     case K_PARAM: fill(u64(x.b)); break;
     case K_ADDR32: {
-      const u64* r = w.regs + x.a * 32;
+      const u64* r = w.read(x.a);
       for (int l = 0; l < 32; l++) out.buf[l] = (r[l] + u64(x.b)) & 0xFFFFFFFF;
       out.valid = w.init[x.a];
       break;
     }
     case K_ADDR64: {
-      const u64* r = w.regs + x.a * 32;
+      const u64* r = w.read(x.a);
       for (int l = 0; l < 32; l++) out.buf[l] = r[l] + u64(x.b);
       out.valid = w.init[x.a];
       break;
@@ -97,13 +97,14 @@ u64* Exec::dst(int i, u32 valid) {
   if (w.busy[x.a])
     M.find(w.busy[x.a] == 1 ? "tmem-load-not-waited" : "wgmma-register-in-flight", true, &w, pc,
            "a register that an asynchronous operation in flight owns is overwritten");
+  u64* to = w.write(x.a, mask);
   w.init[x.a] = (w.init[x.a] & ~mask) | (valid & mask);
   if (!w.partial.empty())
     if (auto it = w.partial.find(x.a); it != w.partial.end()) LANES(mask, l) it->second[l] = 0;
   w.written[x.a] = w.icount;
   // Compilers copy the result of tcgen05.ld before the wait: the copy is pending too.
   if (pending) w.busy[x.a] = 1, w.tld_regs.push_back(int(x.a));
-  return w.regs + x.a * 32;
+  return to;
 }
 
 u64 Exec::known(const Val& v, u32 l) const {
@@ -206,6 +207,7 @@ Flow Exec::control() {
       return Flow::jumped;
     }
     case OP_exit:
+      c.live -= u32(__builtin_popcount(mask & ~w.exited));
       w.exited |= mask;
       g.mask &= ~mask;
       if (g.mask) g.pc = pc + 1;

@@ -30,7 +30,7 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
   if (c.handed) check_handover(l, n, lane, !value, value, what);
   if (lane < 32 ? w.lagging >> lane & 1 : w.lagging & mask) check_lag(l, n, lane, !value, what);
   LANES(lane < 32 ? 1u << lane : mask, mine) w.touched[mine] = w.icount;
-  LaneMark* marks = c.lane_marks.get() + l.offset;
+  LaneMark* marks = c.memory->marks.data() + l.offset;
   u8 self = u8(w.index + 1);
   bool conflict = false, reads = !value;
   // Bytes that were accessed together have equal marks.
@@ -116,7 +116,7 @@ void Exec::check_issue(Loc l, u64 n, u32 lane, bool reads, const char* what) {
   if (l.cta != &c) return;
   if (c.handed) check_handover(l, n, lane, reads, nullptr, what);
   if (met_others(lane)) return;
-  const LaneMark* marks = c.lane_marks.get() + l.offset;
+  const LaneMark* marks = c.memory->marks.data() + l.offset;
   u8 self = u8(w.index + 1);
   for (u64 i = 0; i < n; i++) {
     const LaneMark& m = marks[i];
@@ -135,7 +135,7 @@ void Exec::check_issue(Loc l, u64 n, u32 lane, bool reads, const char* what) {
 // of the lanes that arrived? value: the stored bytes; null for reads, and for copies, whose bytes are not
 // known yet.
 void Exec::check_handover(const Loc& l, u64 n, u32 lane, bool reads, const u8* value, const char* what) {
-  const LaneMark* marks = c.lane_marks.get() + l.offset;
+  const LaneMark* marks = c.memory->marks.data() + l.offset;
   auto left_out = [&](u8 number, u32 by, u32 at) {
     if (!number || number == w.index + 1) return false;
     const Warp& other = c.warps[size_t(number - 1)];

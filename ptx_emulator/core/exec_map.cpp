@@ -212,8 +212,8 @@ TensorMapRow Machine::map_at(Warp& w, int pc, u64 address) {
   auto seen = w.maps_seen.find(address);
   u32 last = 0;
   for (u64 o = at.region_offset; o < at.region_offset + 128; o++) {
-    auto page = r->pages.find(o >> 12);
-    u32 e = page == r->pages.end() ? 0 : page->second->s[o & 4095].w;
+    Page* page = r->page(o >> 12, false);
+    u32 e = page ? page->s[o & 4095].w : 0;
     if (!e || e == last) continue;
     last = e;
     const Event& ev = shadows.events[e];

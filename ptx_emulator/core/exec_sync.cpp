@@ -3,14 +3,8 @@
 
 namespace emu {
 
-static u32 live_threads(const Cta& c) {
-  u32 n = 0;
-  for (auto& x : c.warps) n += u32(__builtin_popcount(x.present & ~x.exited));
-  return n;
-}
-
 bool named_complete(const Cta& c, const Named& b) {
-  return b.arrived && b.arrived >= (b.expected ? b.expected : live_threads(c));
+  return b.arrived && b.arrived >= (b.expected ? b.expected : c.live);
 }
 
 void named_release(Named& b) {
@@ -33,7 +27,7 @@ Clock relaxed(const Warp& w) {
 
 bool cluster_complete(const Cluster& cl) {
   u32 n = 0;
-  for (auto& x : cl.ctas) n += live_threads(*x);
+  for (auto& x : cl.ctas) n += x->live;
   return cl.arrived && cl.arrived >= n;
 }
 
@@ -145,7 +139,7 @@ MBar& Machine::use_mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset
   if (owner) *owner = cta;
   size_t where = 0;
   u32 other = 0;
-  Conflict k = shadows.read(cta->shadow.data() + at, 8, access(w, pc, EV_ATOMIC), where, other);
+  Conflict k = shadows.read(cta->memory->shadow.data() + at, 8, access(w, pc, EV_ATOMIC), where, other);
   if (k == Conflict::race)
     conflict(k, w, pc, std::string(what) + " of the mbarrier at shared offset " + std::to_string(at), other,
              false);
@@ -240,7 +234,7 @@ Flow Exec::mbarrier() {
         Cta* owner;
         MBar& b = M.mbar(w, pc, a[l], "mbarrier.inval", &off, &owner);
         b.live = false;
-        owner->shadow[off].w = 0;
+        owner->memory->shadow[off].w = 0;
       }
       return Flow::next;
     }

@@ -59,11 +59,11 @@ Flow Exec::tcgen() {
           int id = y.next++;
           y.blocks[id] = {start, int(n)};
           y.alloc_pc[id] = pc;
-          for (int i = start; i < start + int(n); i++) {
-            y.owner[i] = id;
-            // The content is undefined.
-            for (int lane = 0; lane < TMEM_LANES; lane++) y.shadow[size_t(lane * TMEM_COLS + i)].w = 0;
-          }
+          std::fill(y.owner + start, y.owner + start + int(n), id);
+          // The content is undefined. Columns that nobody had before are zero already.
+          if (std::find(y.freed + start, y.freed + start + int(n), true) != y.freed + start + int(n))
+            for (int lane = 0; lane < TMEM_LANES; lane++)
+              for (int i = start; i < start + int(n); i++) y.shadow[size_t(lane * TMEM_COLS + i)].w = 0;
           if (x != &c) y.granted = start;
         }
       }

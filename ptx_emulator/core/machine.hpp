@@ -52,6 +52,24 @@ struct Cta;
 struct Cluster;
 struct Warp;
 
+// An array of zeros from calloc: pages that nobody touches cost nothing.
+template <class T>
+class Zeroed {
+ public:
+  Zeroed() = default;
+  explicit Zeroed(size_t n) : items(static_cast<T*>(std::calloc(n, sizeof(T)))) {
+    if (!items) throw std::bad_alloc();
+  }
+  T* data() const { return items.get(); }
+  T& operator[](size_t i) const { return items.get()[i]; }
+
+ private:
+  struct Free {
+    void operator()(T* p) const { std::free(p); }
+  };
+  std::unique_ptr<T, Free> items;
+};
+
 // An asynchronous operation in flight. step() does its next part and returns true when it is finished.
 struct AsyncOp {
   const char* kind;
@@ -134,13 +152,22 @@ struct Warp {
   int last_pc = -1;
   Counters count;
   bool done() const { return (exited & present) == present; }
+  const u64* read(s64 r) const {
+    static const u64 zeros[32] = {};
+    return init[size_t(r)] || written[size_t(r)] ? regs + r * 32 : zeros;
+  }
+  // For an instruction that writes these lanes.
+  u64* write(s64 r, u32 lanes) {
+    if (~lanes && !init[size_t(r)] && !written[size_t(r)]) std::fill_n(regs + r * 32, 32, 0);
+    return regs + r * 32;
+  }
 };
 
 // Per byte of shared memory: the warp, lane and instruction of the last store, and of the last read since
 // then. Warps count from 1 (0: none); lane 32 stands for several lanes.
 struct LaneMark {
-  u32 stored_at, read_at;
-  u8 stored_warp, read_warp, stored_lane, read_lane;
+  u32 stored_at = 0, read_at = 0;
+  u8 stored_warp = 0, read_warp = 0, stored_lane = 0, read_lane = 0;
 };
 
 struct Named {  // bar.sync
@@ -165,8 +192,8 @@ struct MBar {
 };
 
 struct Tmem {
-  std::vector<u32> data;
-  std::vector<Shadow> shadow;
+  Zeroed<u32> data{TMEM_LANES * TMEM_COLS};
+  Zeroed<Shadow> shadow{TMEM_LANES * TMEM_COLS};
   int owner[TMEM_COLS];        // per column: number of its allocation, or -1
   bool freed[TMEM_COLS] = {};  // per column: it was allocated before
   std::map<int, std::pair<int, int>> blocks;  // number of an allocation -> first column, columns
@@ -174,8 +201,33 @@ struct Tmem {
   bool relinquished = false;
   int granted = -1;  // first column of an allocation that the other CTA of the pair made for both
   std::map<int, int> alloc_pc;
-  Tmem() : data(TMEM_LANES * TMEM_COLS), shadow(TMEM_LANES * TMEM_COLS) {
-    std::fill(owner, owner + TMEM_COLS, -1);
+  Tmem() { std::fill(owner, owner + TMEM_COLS, -1); }
+};
+
+// Registers and shared memory of a CTA. A later CTA takes them over: to clear all of it takes longer than
+// most CTAs of a large grid run.
+struct CtaMemory {
+  static constexpr size_t BLOCK = 4096;
+  static constexpr u8 PATTERN = 0xCD;  // so that no kernel finds zeros by luck
+  std::unique_ptr<u64[]> registers;  // the first write of a register clears it
+  std::vector<u8> smem, used;        // used: per block of shared memory, whether some access reached it
+  std::vector<Shadow> shadow;        // per byte of shared memory, as are the marks
+  std::vector<LaneMark> marks;
+  CtaMemory(size_t register_words, size_t bytes)
+      : registers(new u64[register_words]), smem(bytes, PATTERN), used(bytes / BLOCK + 1), shadow(bytes),
+        marks(bytes) {}
+  void use(size_t at, size_t n) {
+    for (size_t block = at / BLOCK; block <= (at + n - 1) / BLOCK; block++) used[block] = 1;
+  }
+  void clear() {
+    for (size_t block = 0; block < used.size(); block++) {
+      if (!used[block]) continue;
+      size_t from = block * BLOCK, n = std::min(BLOCK, smem.size() - from);
+      std::fill_n(smem.begin() + s64(from), n, PATTERN);
+      std::fill_n(shadow.begin() + s64(from), n, Shadow());
+      std::fill_n(marks.begin() + s64(from), n, LaneMark());
+      used[block] = 0;
+    }
   }
 };
 
@@ -184,11 +236,8 @@ struct Cta {
   int linear = 0, rank = 0;
   u32 id[3] = {};
   std::vector<Warp> warps;
-  std::unique_ptr<u64, void (*)(void*)> registers{nullptr,
-                                                  std::free};  // calloc: untouched pages cost nothing
-  std::vector<u8> smem;
-  std::vector<Shadow> shadow;
-  std::unique_ptr<LaneMark, void (*)(void*)> lane_marks{nullptr, std::free};  // calloc; one per byte of smem
+  u32 live = 0;  // threads that have not exited
+  std::unique_ptr<CtaMemory> memory;
   bool handed = false;  // some warp has handovers
   std::map<u32, MBar> mbars;
   Named bars[16];
@@ -229,18 +278,23 @@ struct Page {
 struct GlobalRegion {
   Region r;
   std::string name;
-  std::map<u64, std::unique_ptr<Page>> pages;
   // Per page: the last read of every two bytes. Keeping one reader instead of a set finds an unordered write
   // under some interleaving, if not under every one.
   using Readers = std::array<u32, 2048>;
   std::vector<std::unique_ptr<Readers>> readers;
-  Readers* readers_of(u64 page, bool make) {
-    if (readers.empty()) {
+  std::vector<std::unique_ptr<Page>> pages;
+  Readers* readers_of(u64 page, bool make) { return at(readers, page, make); }
+  Page* page(u64 number, bool make) { return at(pages, number, make); }
+
+ private:
+  template <class T>
+  T* at(std::vector<std::unique_ptr<T>>& all, u64 number, bool make) const {
+    if (all.empty()) {
       if (!make) return nullptr;
-      readers.resize(size_t(r.size >> 12) + 1);
+      all.resize(size_t(r.size >> 12) + 1);
     }
-    auto& p = readers[page];
-    if (!p && make) p = std::make_unique<Readers>();
+    auto& p = all[number];
+    if (!p && make) p = std::make_unique<T>();
     return p.get();
   }
 };
@@ -359,6 +413,10 @@ class Machine {
   s64 cancel_cluster();  // take the next cluster that has not started; -1: there is none
   void cluster_origin(s64 index, s64* id) const;
   std::vector<std::unique_ptr<Cluster>> active;
+  std::vector<std::unique_ptr<CtaMemory>> spare;  // of CTAs that ended
+  // What collect_async() found: queues, and the pools' operations by place.
+  std::vector<std::deque<AsyncRef>*> async_queues;
+  std::vector<std::pair<Cluster*, size_t>> async_pool;
   // The last events: an instruction of a warp, or a part of an asynchronous operation that the warp issued.
   struct TraceEvent {
     int cta, warp, pc, async;
@@ -379,10 +437,9 @@ class Machine {
   bool ready(Warp& w, Group& g);
   int pick_group(Warp& w);
   bool step(Warp& w);
-  void collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>>& out,
-                     std::vector<std::pair<Cluster*, size_t>>& pool);
+  void collect_async();
   void look(Cluster& c);
-  bool run_async();
+  void run_async(size_t k);
   bool run_one_async(std::deque<AsyncRef>& q);
   bool run_pool(Cluster& c, size_t i);
   void deadlock();

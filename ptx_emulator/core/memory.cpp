@@ -59,8 +59,9 @@ Loc Machine::shared_at(Warp& w, int pc, u64 addr, u64 size, u32 align, const cha
               ", which has exited");
   Loc l;
   l.offset = u32(off);
-  l.p = c->smem.data() + off;
-  l.shadow = c->shadow.data() + off;
+  c->memory->use(off, size);
+  l.p = c->memory->smem.data() + off;
+  l.shadow = c->memory->shadow.data() + off;
   l.cta = c;
   return l;
 }
@@ -108,11 +109,10 @@ void Machine::note_read(const Loc& l, u64 n, const Access& a, Warp& w, int pc, c
       u64 from = ((o & 4095) + 1) / 2, to = ((o & 4095) + part) / 2;
       std::fill(readers.begin() + long(from), readers.begin() + long(to), a.event);
     }
-    auto it = l.region->pages.find(o >> 12);
-    if (it != l.region->pages.end()) {
+    if (Page* page = l.region->page(o >> 12, false)) {
       u32 lw = 0;
       for (u64 i = 0; i < part; i++) {
-        u32 e = it->second->s[(o & 4095) + i].w;
+        u32 e = page->s[(o & 4095) + i].w;
         if (!e || e == lw) continue;
         lw = e;
         Conflict k = shadows.order(e, a);
@@ -160,8 +160,7 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
                    e, true);
       }
     }
-    auto& page = l.region->pages[o >> 12];
-    if (!page) page = std::make_unique<Page>();
+    Page* page = l.region->page(o >> 12, true);
     Access here = a;
     if (a.value) here.value = a.value + done, here.held = a.held + done;
     Conflict k = shadows.write(page->s + (o & 4095), part, here, at, other);
@@ -204,7 +203,7 @@ void Machine::acquire_from(Warp& w, int cluster, const Clock& c) {
     acquire(w, c);
     return;
   }
-  w.clock.learn({{cluster, c.hb}}, own);
+  if (!w.clock.covers(cluster, c.hb)) w.clock.learn({{cluster, c.hb}}, own);
   if (c.foreign) w.clock.learn(*c.foreign, own);
   w.snapshot.reset();
 }

@@ -55,20 +55,22 @@ void Machine::start_cluster() {
                     r / (cfg.cluster[0] * cfg.cluster[1])};
     for (int i = 0; i < 3; i++) c->id[i] = u32(id[i] * cfg.cluster[i] + local[i]);
     c->linear = int(c->id[0] + cfg.grid[0] * (c->id[1] + cfg.grid[1] * c->id[2]));
-    c->smem.assign(size_t(cfg.smem_end), 0xCD);  // a pattern, so that no kernel finds zeros by luck
-    c->shadow.assign(size_t(cfg.smem_end), Shadow());
-    c->lane_marks.reset(static_cast<LaneMark*>(std::calloc(size_t(cfg.smem_end), sizeof(LaneMark))));
-    if (!c->lane_marks) throw std::bad_alloc();
+    c->live = u32(threads);
     size_t per_warp = size_t(cfg.registers) * 32;
-    c->registers.reset(static_cast<u64*>(std::calloc(per_warp * size_t(warps), 8)));
-    if (!c->registers) throw std::bad_alloc();
+    if (spare.empty()) {
+      c->memory = std::make_unique<CtaMemory>(per_warp * size_t(warps), size_t(cfg.smem_end));
+    } else {
+      c->memory = std::move(spare.back());
+      spare.pop_back();
+      c->memory->clear();
+    }
     c->warps.resize(size_t(warps));
     for (s64 k = 0; k < warps; k++) {
       Warp& w = c->warps[size_t(k)];
       w.cta = c.get();
       w.index = int(k);
       w.actor = u32((r * warps + k) * P_COUNT);
-      w.regs = c->registers.get() + per_warp * size_t(k);
+      w.regs = c->memory->registers.get() + per_warp * size_t(k);
       w.init.assign(size_t(cfg.registers), 0);
       w.busy.assign(size_t(cfg.registers), 0);
       w.written.assign(size_t(cfg.registers), 0);
@@ -180,7 +182,8 @@ void Machine::compact() {
   std::vector<Event> kept{shadows.events[0]};
   for (auto& r : regions) r->readers.clear();
   for (auto& r : regions)
-    for (auto& [number, page] : r->pages)
+    for (auto& page : r->pages) {
+      if (!page) continue;
       for (Shadow& x : page->s) {
         if (!x.w) continue;
         u32& to = renamed[x.w];
@@ -190,6 +193,7 @@ void Machine::compact() {
         }
         x = {to, 0};
       }
+    }
   shadows.events.swap(kept);
   shadows.forget_sets();
 }
@@ -293,7 +297,7 @@ bool Machine::step(Warp& w) {
   const Instr& in = prog.code[pc];
   u32 mask = g.mask;
   if (in.guard >= 0) {
-    const u64* p = w.regs + in.guard * 32;
+    const u64* p = w.read(in.guard);
     u32 valid = w.init[size_t(in.guard)];
     if (mask & ~valid) find("uninit-register", true, &w, pc, "the guard predicate was never written");
     u32 on = 0;
@@ -373,12 +377,22 @@ bool Machine::run_pool(Cluster& c, size_t i) {
   return true;
 }
 
-void Machine::collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>>& out,
-                            std::vector<std::pair<Cluster*, size_t>>& pool) {
+void Machine::collect_async() {
+  async_queues.clear(), async_pool.clear();
   for (auto& cl : active) {
-    for (size_t i = 0; i < cl->pool.size(); i++) pool.push_back({cl.get(), i});
-    for (auto* q : cl->queues) out.push_back({q, 0});
+    for (size_t i = 0; i < cl->pool.size(); i++) async_pool.push_back({cl.get(), i});
+    async_queues.insert(async_queues.end(), cl->queues.begin(), cl->queues.end());
   }
+}
+
+// Run the next part of asynchronous operation k of those that were collected.
+void Machine::run_async(size_t k) {
+  if (k < async_queues.size()) {
+    run_one_async(*async_queues[k]);
+    return;
+  }
+  auto [cluster, i] = async_pool[k - async_queues.size()];
+  run_pool(*cluster, i);
 }
 
 // Find what can run in a cluster; this depends only on the cluster's own warps and asynchronous operations.
@@ -396,17 +410,6 @@ void Machine::look(Cluster& cl) {
     }
 }
 
-bool Machine::run_async() {
-  std::vector<std::pair<std::deque<AsyncRef>*, size_t>> qs;
-  std::vector<std::pair<Cluster*, size_t>> pool;
-  collect_async(qs, pool);
-  size_t n = qs.size() + pool.size();
-  if (!n) return false;
-  size_t k = cfg.sched == SCHED_LOCKSTEP ? 0 : size_t(choose(n));
-  if (k < qs.size()) return run_one_async(*qs[k].first);
-  return run_pool(*pool[k - qs.size()].first, pool[k - qs.size()].second);
-}
-
 static bool visible(s64 op) {
   return op >= OP_ld || op == OP_exit || (op >= OP_shfl && op <= OP_elect);
 }
@@ -415,9 +418,14 @@ static const u64 STALLED = 4096;  // after so many instructions without progress
 
 void Machine::loop() {
   size_t turn = 0, next_warp = 0;
+  std::vector<Warp*> can, polling, fast;
   while (true) {
     for (size_t i = 0; i < active.size();) {
       Cluster& cl = *active[i];
+      if (!cl.touched) {
+        i++;
+        continue;
+      }
       bool all = true;
       for (auto& c : cl.ctas) {
         if (!c->finished) {
@@ -448,6 +456,7 @@ void Machine::loop() {
         } else {
           finish_cluster(cl);
         }
+        for (auto& c : cl.ctas) spare.push_back(std::move(c->memory));
         active.erase(active.begin() + long(i));
         last_end = executed;
         progress();
@@ -459,16 +468,14 @@ void Machine::loop() {
     while (active.size() < size_t(cfg.resident) && next_cluster < total_clusters) start_cluster();
     if (active.empty()) return;
 
-    std::vector<Warp*> can, polling;
+    can.clear(), polling.clear();
     for (auto& cl : active) {
       look(*cl);
       can.insert(can.end(), cl->runnable.begin(), cl->runnable.end());
       polling.insert(polling.end(), cl->polling.begin(), cl->polling.end());
     }
-    std::vector<std::pair<std::deque<AsyncRef>*, size_t>> qs;
-    std::vector<std::pair<Cluster*, size_t>> pool;
-    collect_async(qs, pool);
-    size_t asyncs = qs.size() + pool.size();
+    collect_async();
+    size_t asyncs = async_queues.size() + async_pool.size();
 
     bool may_start = next_cluster < total_clusters && active.size() < size_t(cfg.max_resident);
     // CTAs that wait for others need those others to start: at once if all warps poll, else long before the
@@ -534,7 +541,7 @@ void Machine::loop() {
       case SCHED_ADVERSARIAL: {
         bool stalled = executed - last_progress > STALLED;
         if (asyncs && (can.empty() || stalled || (cfg.async_policy == ASYNC_RANDOM && rng() % 10 < 3))) break;
-        std::vector<Warp*> fast;
+        fast.clear();
         for (Warp* x : can)
           if (cfg.slow_warp < 0 || x->index != cfg.slow_warp) fast.push_back(x);
         // The slow warp runs when nothing else can, or when the others only spin.
@@ -546,9 +553,7 @@ void Machine::loop() {
       default: {
         size_t k = size_t(choose(can.size() + asyncs));
         if (k >= can.size()) {
-          k -= can.size();
-          if (k < qs.size()) run_one_async(*qs[k].first);
-          else run_pool(*pool[k - qs.size()].first, pool[k - qs.size()].second);
+          run_async(k - can.size());
           continue;
         }
         w = can[k];
@@ -564,7 +569,7 @@ void Machine::loop() {
       }
     }
     if (!w) {
-      run_async();
+      run_async(cfg.sched == SCHED_LOCKSTEP ? 0 : size_t(choose(asyncs)));
       continue;
     }
     for (size_t i = 0; i < quantum; i++)
