@@ -145,11 +145,6 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start, "place": _place if k.lists == "gathered" else _place_peers}
 
 
-def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    built, asked = "peers" if knobs["lists"] == "peers" else "default", call.get("form")
-    return None if asked in (None, built) else f"form = {asked}, built for {built}"
-
-
 def _tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     most = MOST_LISTED if knobs["lists"] == "peers" else TILES * knobs["threads"]
     if call["ranks"] * call["k"] <= most:
@@ -163,5 +158,5 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    guards=(Guard("form", _same_form), Guard("k", _tiles)),
+    guards=(Guard("k", _tiles),),
 )

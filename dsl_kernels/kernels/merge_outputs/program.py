@@ -83,11 +83,6 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start, "merge": _merge if k.parts == "gathered" else _merge_peers}
 
 
-def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    built, asked = "peers" if knobs["parts"] == "peers" else "default", call.get("form")
-    return None if asked in (None, built) else f"form = {asked}, built for {built}"
-
-
 def _ranks(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     if knobs["parts"] == "gathered" or call["ranks"] <= MOST_PEERS:
         return None
@@ -100,5 +95,5 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    guards=(Guard("form", _same_form), Guard("ranks", _ranks)),
+    guards=(Guard("ranks", _ranks),),
 )
