@@ -23,6 +23,7 @@ from rich.progress import (
 
 from dsl_kernels import env
 from dsl_kernels.cli import _output
+from dsl_kernels.cli._output import Arch, Backend, Op
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.tile.lang import COARSE, SUMS, TRACE
 
@@ -34,9 +35,6 @@ DOCUMENTS = ROOT / "scripts" / "update_docs.py"
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
-Op = Annotated[str | None, typer.Option(help="Only this operation.")]
-Backend = Annotated[str | None, typer.Option(help="Only this backend.")]
-Arch = Annotated[str | None, typer.Option(help="Only this architecture (sm_90a, sm_100a).")]
 Name = Annotated[str | None, typer.Option("--filter", help="Regular expression searched in the variant id.")]
 Level = Annotated[
     int, typer.Option(min=0, help="Sweep level; 0 is the committed set, higher ones go to the cache.")

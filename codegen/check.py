@@ -128,7 +128,7 @@ def _registers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
                 "lower the budget of the copy roles",
             )
     for role in s.roles:
-        held = (
+        registers = (
             sum(
                 b.per_thread * b.stages * DTYPES[b.dtype].bytes
                 if b.per_thread is not None
@@ -139,10 +139,10 @@ def _registers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
             // 4
         )
         limit = min(role.registers or arch.registers_per_thread, arch.registers_per_thread)
-        if held > limit:
+        if registers > limit:
             yield Violation(
                 "FRAGMENTS",
-                f"{held} registers a thread of declared fragments in {role.name}",
+                f"{registers} registers a thread of declared fragments in {role.name}",
                 f"at most {limit}",
                 "more warps in the role, or a smaller tile",
             )

@@ -116,8 +116,8 @@ def shown(value: Any) -> str:
         return f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '...'} ({kind})"
     if type(value) in (list, tuple) and 0 < len(value) <= 3:
         # Not recursively, as a list may contain itself.
-        held = (f"a {type(v).__name__}" if isinstance(v, list | tuple) else shown(v) for v in value)
-        return f"a {kind} of {', '.join(held)}"
+        items = (f"a {type(v).__name__}" if isinstance(v, list | tuple) else shown(v) for v in value)
+        return f"a {kind} of {', '.join(items)}"
     layout = getattr(value, "layout", None)
     if layout is not None and hasattr(value, "is_nested"):
         how = "nested" if value.is_nested else "lazily negated" if value.is_neg() else str(layout)

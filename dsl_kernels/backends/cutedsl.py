@@ -201,14 +201,14 @@ def _entry(ptx: str, launch: Launch, names: list[str], variant: str) -> tuple[st
     kinds = {o.name: o.dtype if o.kind == "scalar" else "pointer" for o in launch.operands}
     wanted = [Param(m.name, "tensormap", m.name) for m in launch.tensor_maps]
     wanted += [Param(name, kinds.get(name, "int32"), name) for name in names]
-    found = []
+    passed = []
     for kind, pointer, size in _PARAM.findall(head[2]):
-        found.append("pointer" if pointer else "tensormap" if size == "128" else _KINDS.get(kind, kind))
-    if found != [param.kind for param in wanted]:
+        passed.append("pointer" if pointer else "tensormap" if size == "128" else _KINDS.get(kind, kind))
+    if passed != [param.kind for param in wanted]:
         raise CompileError(
             variant,
             expected="entry parameters " + ", ".join(f"{p.name}: {p.kind}" for p in wanted),
-            got=", ".join(found),
+            got=", ".join(passed),
             fix="pass the tensor maps' atoms first, over tensors of static extents, "
             "then what program takes, in order",
         )

@@ -25,10 +25,10 @@ class _Group(typer.core.TyperGroup):
     """Renders typed errors on stderr and ends with status 2, without a traceback."""
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        found = super().get_command(ctx, name)
-        if found is None and name in laboratory.COMMANDS:
+        command = super().get_command(ctx, name)
+        if command is None and name in laboratory.COMMANDS:
             raise laboratory.missing(name)
-        return found
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -24,26 +24,25 @@ COMMANDS = ("bench", "case", "emulate", "profile", "run", "tune", "verify")
 """The laboratory's commands: without it, each is refused with what to install."""
 
 
-@cache
 def packages() -> tuple[ModuleType, ...]:
     """The packages of commands that are installed, or that lie beside the library in a checkout."""
-    return _found()[0]
+    return _imported()[0]
 
 
 @cache
-def _found() -> tuple[tuple[ModuleType, ...], str]:
+def _imported() -> tuple[tuple[ModuleType, ...], str]:
     """The packages, and why one that is announced is not among them."""
     names = sorted({point.value for point in metadata.entry_points(group=GROUP)})
     # An environment that was made before the laboratory was a package has no entry point of it.
     if not any(name.split(".")[0] == PACKAGE for name in names) and importlib.util.find_spec(PACKAGE):
         names.append(f"{PACKAGE}.cli")
-    found, problem = [], ""
+    packages, problem = [], ""
     for name in names:
         try:
-            found.append(importlib.import_module(name))
+            packages.append(importlib.import_module(name))
         except ImportError as error:
             problem = f"{name} cannot be imported: {error}"
-    return tuple(found), problem
+    return tuple(packages), problem
 
 
 def offered(name: str) -> Any:
@@ -59,6 +58,6 @@ def missing(what: str) -> ToolchainError:
     return ToolchainError(
         what,
         expected=f"the distribution {DISTRIBUTION}, which has it",
-        got=_found()[1] or "not installed",
+        got=_imported()[1] or "not installed",
         fix=f"`pip install {DISTRIBUTION}=={__version__}`, or in a checkout `make setup`",
     )

@@ -143,18 +143,18 @@ def show(
     as_json: out.Json = False,
 ) -> None:
     """One variant: a summary, or its source, resources, schedule or compiled files."""
-    found = out.variant(variant)
-    record = _record(found)
+    chosen = out.variant(variant)
+    record = _record(chosen)
     if as_json:
-        record["source"] = found.source if source else None
-        record["description"] = _description(found) if describe else None
+        record["source"] = chosen.source if source else None
+        record["description"] = _description(chosen) if describe else None
         out.print_json(record)
         return
     console = out.console()
     if source:
-        typer.echo(found.source, nl=False)
+        typer.echo(chosen.source, nl=False)
     if describe:
-        typer.echo(_description(found))
+        typer.echo(_description(chosen))
     if resources:
         _print_resources(console, record)
     for wanted, name in ((ptx, "kernel.ptx"), (sass, "kernel.cubin")):

@@ -101,11 +101,11 @@ def _checks() -> Iterator[dict[str, str]]:
 
 
 def _laboratory(gpu: bool) -> Iterator[dict[str, str]]:
-    found = laboratory.packages()
+    packages = laboratory.packages()
     missing = laboratory.missing(laboratory.DISTRIBUTION)
     what = f"{missing.got} (for {', '.join(laboratory.COMMANDS)})"
-    named = ", ".join(package.__name__.partition(".")[0] for package in found)
-    yield _row(laboratory.DISTRIBUTION, OK if found else NOTE, named or what, missing.fix)
+    named = ", ".join(package.__name__.partition(".")[0] for package in packages)
+    yield _row(laboratory.DISTRIBUTION, OK if packages else NOTE, named or what, missing.fix)
     if (profiler := laboratory.offered("profiler")) is not None:
         yield from profiler.doctor(gpu=gpu)
 
@@ -231,10 +231,10 @@ def _toolchain(needed: bool) -> Iterator[dict[str, str]]:
         )
 
 
-def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
+def _gpu(gpus: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
     from ..runtime.toolkit import driver_version, version
 
-    if not found:
+    if not gpus:
         yield _row(
             "GPU",
             NOTE,
@@ -243,11 +243,11 @@ def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
         )
         return
     yield _row("driver", OK, driver_version() or "present, version unknown")
-    for index, gpu in enumerate(found):
-        found_here = f"{gpu['name']}, {gpu['capability']}, {gpu['sms']} SMs"
+    for index, gpu in enumerate(gpus):
+        described = f"{gpu['name']}, {gpu['capability']}, {gpu['sms']} SMs"
         if gpu["arch"] is None:
             fix = "kernels are generated for compute capability 9.0 and 10.0"
-            yield _row(f"GPU {index}", BROKEN, f"{found_here}, not supported", fix)
+            yield _row(f"GPU {index}", BROKEN, f"{described}, not supported", fix)
             continue
         row = gpu_row(gpu["arch"], gpu["name"], gpu["sms"])
         note = row.note
@@ -258,7 +258,7 @@ def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
         yield _row(
             f"GPU {index}",
             NOTE if note else OK,
-            f"{found_here}, {gpu['arch']}" + (f"; {note}" if note else ""),
+            f"{described}, {gpu['arch']}" + (f"; {note}" if note else ""),
             fix,
         )
         yield _tables(f"tuned table {index}", row)
@@ -273,14 +273,14 @@ def _tables(check: str, gpu: GpuSpec) -> dict[str, str]:
         for op in problems.names():
             by_form = {form: _whose(gpu, op, form) for form in problems.get(op).forms}
             alike = len({*by_form.values()}) == 1
-            for form, found in [*by_form.items()][: 1 if alike else None]:
-                whose.setdefault(found, []).append(op if alike else f"{op} {form}")
+            for form, source in [*by_form.items()][: 1 if alike else None]:
+                whose.setdefault(source, []).append(op if alike else f"{op} {form}")
     except DslKernelError as error:
         return _row(check, BROKEN, f"{error.subject}: {error.got}", error.fix)
     return _row(
         check,
         OK if whose.keys() == {"its own"} else NOTE,
-        "; ".join(f"{found} for {', '.join(ops)}" for found, ops in whose.items()),
+        "; ".join(f"{source} for {', '.join(ops)}" for source, ops in whose.items()),
         "nothing for results; for speed, `python -m dsl_kernels tune` at your sizes, or `bench --tune`",
     )
 

@@ -94,7 +94,7 @@ def _from_memory(problem: Problem, form: str, dims: Mapping[str, int], gpu: GpuS
     """
     moved, specs = problem.bytes(form, dims), problem.operands(form)
     of_rows = {extent for spec in specs if spec.kind == "out" for extent in spec.shape if extent in dims}
-    held = rest = 0.0
+    shared = rest = 0.0
     for spec in specs:
         named = {extent for extent in spec.shape if isinstance(extent, str)}
         size = DTYPES[spec.dtype].bytes * math.prod(
@@ -103,11 +103,11 @@ def _from_memory(problem: Problem, form: str, dims: Mapping[str, int], gpu: GpuS
         if spec.kind == "in" and named and not named & of_rows:
             if any(dims[name] == 1 for name in named):
                 return moved
-            held += size
+            shared += size
         else:
             rest += size
-    again = max(0.0, 1 - L2_KEPT * gpu.l2_bytes / held) if held else 1.0
-    return min(moved, rest + held + again * max(0.0, moved - rest - held))
+    again = max(0.0, 1 - L2_KEPT * gpu.l2_bytes / shared) if shared else 1.0
+    return min(moved, rest + shared + again * max(0.0, moved - rest - shared))
 
 
 @lru_cache(maxsize=256)

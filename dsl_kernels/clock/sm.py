@@ -111,8 +111,8 @@ class Share:
     ) -> Share:
         """The share of a launch with these dims, of which at least `least` bytes come from HBM."""
         ctas = math.prod(size_at(extent, dims) for extent in schedule.grid)
-        held = max(1, schedule.ctas_per_sm)
-        sms = max(1, gpu.slots_in_clusters(schedule.cluster_ctas, held) // held)
+        resident = max(1, schedule.ctas_per_sm)
+        sms = max(1, gpu.slots_in_clusters(schedule.cluster_ctas, resident) // resident)
         wanted = max(1, -(-ctas // sms))
         # `least` bytes of the traffic come from HBM, the others from the L2.
         traffic = ctas * (counts.loaded + counts.stored)
@@ -121,7 +121,7 @@ class Share:
         byte_clocks = max(1 / rates.sm_bytes, active * fresh / rates.hbm_bytes, active / rates.l2_bytes)
         latency = rates.l2_latency if fresh < 0.2 else rates.hbm_latency
         products = sum(flops / rates.tensor[dtype] for dtype, flops in counts.flops.items())
-        return cls(counts, products, wanted, min(held, wanted), active / gpu.sms, byte_clocks, latency)
+        return cls(counts, products, wanted, min(resident, wanted), active / gpu.sms, byte_clocks, latency)
 
     @property
     def rounds(self) -> float:

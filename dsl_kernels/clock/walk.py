@@ -174,8 +174,8 @@ class Walker:
         slots = max(1.0, work.slots) * self.sm.spelled
         pieces = max(1, math.ceil(slots / QUANTUM))
         alone = work.dense * self.rates.dense_stall + max(0.0, slots - work.dense) * self.rates.stall
-        held = slots / pieces * self.deep
-        ready_after = max(held, (max(slots, alone / self.deep) + work.chain) / pieces)
+        busy = slots / pieces * self.deep
+        ready_after = max(busy, (max(slots, alone / self.deep) + work.chain) / pieces)
         mufu = work.mufu / pieces * 32 * SCHEDULERS / self.rates.mufu * self.deep
         alu = work.alu / pieces * 32 * SCHEDULERS / self.rates.alu * self.deep
         tensor = work.tensor / pieces / self.rates.tensor_columns * self.deep
@@ -185,7 +185,7 @@ class Walker:
             ends = {"issue": now}
             for scheduler in self.schedulers:
                 begun = max(now, self.machine.issue[scheduler].free)
-                self.machine.issue[scheduler].serve(now, held)
+                self.machine.issue[scheduler].serve(now, busy)
                 ends["issue"] = max(ends["issue"], begun + ready_after)
                 for unit, clocks in (("alu", alu), ("mufu", mufu), ("tensor memory", tensor)):
                     if clocks:

@@ -280,9 +280,9 @@ class _Walk:
         self.work.slots += 3
         places = [arg for arg in arguments if isinstance(arg, Expr) and arg.op in ("element", "group")]
         shared = any(arg.args[0].space == "shared" for arg in places)
-        held, first, *rest = arguments
+        values, first, *rest = arguments
         count = rest[0] if name.startswith("load") and isinstance(rest[0], int) else 4
-        own = set(self._registers(held, first, count)) if isinstance(held, Array) else set()
+        own = set(self._registers(values, first, count)) if isinstance(values, Array) else set()
         if name.startswith("store"):
             self._reads(own)
         if shared:

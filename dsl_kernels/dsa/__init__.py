@@ -99,8 +99,8 @@ def decode(
     _require_decode(q_index, seq_lens, block_table)
     b, next_n = seq_lens.shape
     rows, width = b * next_n, block_table.shape[1] * PAGE
-    scratch, held, kept = _scratch(workspace, q_index)
-    with held:
+    scratch, lock, kept = _scratch(workspace, q_index)
+    with lock:
         logits = _logits(kept, (b, next_n, width), q_index)
         lightning_indexer(
             q_index, k_index_cache, weights, seq_lens, block_table, out=logits, skip_below=topk,
@@ -171,10 +171,10 @@ def prefill(
     sm_scale = finite("sm_scale", sm_scale)
     _require_step(workspace, output)
     _require_prefill(q_index, k_index, weights, k_start, k_end, q_nope, q_pe)
-    scratch, held, kept = _scratch(workspace, q_index)
+    scratch, lock, kept = _scratch(workspace, q_index)
     result = output if output is not None else _allocate(q_nope, topk)
     index = (q_index, k_index, k_index_scales, weights, k_start, k_end)
-    with held:
+    with lock:
         _select(*index, result.indices, rows_per_chunk, scratch, kept, executor=executor, arch=arch)
         sparse_mla(
             q_nope, q_pe, kv, result.indices, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink,
@@ -260,8 +260,8 @@ def _scratch(
     """
     if watched() or dispatched(q_index):
         return workspace, contextlib.nullcontext(), None
-    found = workspace if workspace is not None else own_workspace(q_index.device)
-    return found, found.held(), found
+    scratch = workspace if workspace is not None else own_workspace(q_index.device)
+    return scratch, scratch.held(), scratch
 
 
 def _logits(kept: Workspace | None, shape: tuple[int, ...], q_index: torch.Tensor) -> torch.Tensor:

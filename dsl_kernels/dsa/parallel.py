@@ -125,9 +125,9 @@ def decode(
         (b, next_n), width = seq_lens.shape, block_table.shape[1] * PAGE
         rows = b * next_n
         lengths = lengths or sharding.lengths(seq_lens.reshape(rows), topk)
-        scratch, held, kept = _own_scratch(workspace, q_index)
+        scratch, lock, kept = _own_scratch(workspace, q_index)
         options: dict[str, Any] = {"executor": executor, "arch": arch, "workspace": scratch}
-        with held:
+        with lock:
             logits = _logits(kept, (b, next_n, width), q_index)
             lightning_indexer(
                 q_index,
@@ -222,10 +222,10 @@ def prefill(
         lengths = sharding.lengths(k_end, topk, k_start)
         ends = lengths.ends.clamp(max=keys)
         chunk = rows_per_chunk or _rows_at_once(sharding, stride, topk)
-        scratch, held, kept = _own_scratch(workspace, q_index)
+        scratch, lock, kept = _own_scratch(workspace, q_index)
         options: dict[str, Any] = {"executor": executor, "arch": arch, "workspace": scratch}
         ids = q_nope.new_empty(rows, topk, dtype=torch.int32)
-        with held:
+        with lock:
             for turn, first in enumerate(range(0, rows, chunk)):
                 part, slot = slice(first, min(rows, first + chunk)), ENTRIES[turn % 2]
                 starts = lengths.starts[part]
@@ -381,13 +381,13 @@ def _rows_at_once(sharding: Sharding, stride: int, topk: int) -> int:
 
 
 def _own_scratch(workspace: Workspace | None, q_index: torch.Tensor) -> tuple[Workspace, Any, Workspace]:
-    scratch, held, kept = _scratch(workspace, q_index)
+    scratch, lock, kept = _scratch(workspace, q_index)
     if kept is None or scratch is None:
         raise InvalidArgumentError(
             "the call", expected="plain tensors outside of torch.compile and of modes",
             got="a call within one of them", fix="call the step outside of them; a CUDA graph can capture it",
         )  # fmt: skip
-    return scratch, held, kept
+    return scratch, lock, kept
 
 
 def _first_id(sharding: Sharding, k_index_cache: torch.Tensor, kv: torch.Tensor) -> int:

@@ -53,7 +53,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Symmetric:
     """Symmetric memory: this rank's, torch's handle of all ranks', and the distances to them in bytes."""
 
     memory: torch.Tensor
@@ -114,10 +114,10 @@ class Sharding:
         self._prefix = f"dsl_kernels/{name}/{_made[name]}"
         _made[name] += 1
         self._calls, self._meetings = 0, 0
-        self._symmetric: dict[int, _Held] = {}
-        self._replaced: list[_Held] = []
+        self._symmetric: dict[int, _Symmetric] = {}
+        self._replaced: list[_Symmetric] = []
 
-    def held(self, ends: torch.Tensor) -> torch.Tensor:
+    def tokens_before(self, ends: torch.Tensor) -> torch.Tensor:
         """The number of tokens that every rank has before each position: [..., ranks] of [...] int32."""
         turn, firsts = self.interleave * self.ranks, torch.arange(
             self.ranks, dtype=torch.int32, device=ends.device
@@ -144,16 +144,16 @@ class Sharding:
                     name, expected="[rows] int32", got=f"{limits.dtype} {list(limits.shape)}",
                     fix="call .view(-1).int()"
                 )  # fmt: skip
-        after = self.held(ends.clamp(min=0))
-        before = torch.zeros_like(after) if starts is None else self.held(starts.clamp(min=0))
+        after = self.tokens_before(ends.clamp(min=0))
+        before = torch.zeros_like(after) if starts is None else self.tokens_before(starts.clamp(min=0))
         entries = (after - before).clamp(0, topk).sum(-1, dtype=torch.int32)
         return Lengths(before[..., self.rank].contiguous(), after[..., self.rank].contiguous(), entries)
 
     def tokens(self, positions: torch.Tensor) -> torch.Tensor:
         """This rank's tokens at these positions; -1 for another rank's token and for a negative position."""
         runs = positions.div(self.interleave, rounding_mode="floor")
-        found = runs.div(self.ranks, rounding_mode="floor") * self.interleave + positions % self.interleave
-        return found.masked_fill((runs % self.ranks != self.rank) | (positions < 0), -1)
+        tokens = runs.div(self.ranks, rounding_mode="floor") * self.interleave + positions % self.interleave
+        return tokens.masked_fill((runs % self.ranks != self.rank) | (positions < 0), -1)
 
     @contextlib.contextmanager
     def step(self, call: str) -> Iterator[None]:
@@ -199,12 +199,12 @@ class Sharding:
         """
         if self.transport == "collectives" or self.ranks == 1:
             return workspace.get(f"exchange {slot}", (size,), torch.uint8, device, zeroed=False)
-        held = self._symmetric.get(slot)
-        if held is None or held.memory.numel() < size:
-            held = self._grow(slot, size, device)
-        return held.memory[:size]
+        exchange = self._symmetric.get(slot)
+        if exchange is None or exchange.memory.numel() < size:
+            exchange = self._grow(slot, size, device)
+        return exchange.memory[:size]
 
-    def _grow(self, slot: int, size: int, device: torch.device) -> _Held:
+    def _grow(self, slot: int, size: int, device: torch.device) -> _Symmetric:
         if capturing(device):
             raise LaunchError(
                 f"the buffer of exchange {slot}",
@@ -221,8 +221,8 @@ class Sharding:
             distances = torch.tensor(
                 [place - places[self.rank] for place in places], dtype=torch.int64, device=device
             )
-        held = self._symmetric[slot] = _Held(memory, handle, distances)
-        return held
+        exchange = self._symmetric[slot] = _Symmetric(memory, handle, distances)
+        return exchange
 
     def _rendezvous(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
         """Symmetric memory of `size` bytes, and torch's handle of it."""

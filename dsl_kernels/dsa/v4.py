@@ -190,10 +190,10 @@ def decode(
     )
     next_n, rows = seq_lens.shape[1], seq_lens.numel()
     options: dict[str, Any] = {"executor": executor, "arch": arch}
-    scratch, held, kept = _scratch(workspace, q)
+    scratch, lock, kept = _scratch(workspace, q)
     options["workspace"] = scratch
 
-    with held:
+    with lock:
         ids = window_ids(seq_lens, window_table, window, page_size=kv.shape[1], **options)
         extra: torch.Tensor | None = None
         if extra_kv is not None and block_table is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 def resized(dims: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
     """The sizes with `sizes` applied. The stride of rows is at least their length."""
-    found = {**dims, **sizes}
+    resulting = {**dims, **sizes}
     if "max_len" in sizes and "stride" in dims:
-        found["stride"] = max(dims["stride"], sizes["max_len"])
-    return found
+        resulting["stride"] = max(dims["stride"], sizes["max_len"])
+    return resulting

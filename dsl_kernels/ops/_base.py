@@ -83,15 +83,15 @@ def _constant(spec: OperandSpec, shape: tuple[int, ...], device: torch.device) -
     until the tensor is filled, as another stream may read it.
     """
     key = (spec.default, shape, spec.torch_dtype, device)
-    held = _constants.get(key)
-    if held is None:
-        held = filled(spec.label, shape, spec.default, spec.torch_dtype, device)
+    constant = _constants.get(key)
+    if constant is None:
+        constant = filled(spec.label, shape, spec.default, spec.torch_dtype, device)
         if capturing(device):
-            return held
+            return constant
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
-        held = _constants.setdefault(key, held)
-    return held
+        constant = _constants.setdefault(key, constant)
+    return constant
 
 
 def selections() -> list[registry.Selection]:

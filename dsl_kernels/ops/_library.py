@@ -169,8 +169,8 @@ class _TorchOp:
             given = named(args, others)
             if "workspace" in given:
                 given["workspace"] = workspace_of(given["workspace"])
-            found = self.function(**given)
-            return None if written else found
+            result = self.function(**given)
+            return None if written else result
 
         def fake(*args: Any, **others: Any) -> Any:
             return None if written else _one_or_all(self.new(named(args, others)))

@@ -62,30 +62,30 @@ def identity(
         "refuse_tangents": _refuse_tangents, "inf": math.inf,
     }  # fmt: skip
     exec("def identity(o):\n" + "\n".join(f"    {line}" for line in lines), scope)
-    found: Callable[[Mapping[str, Any]], Any] = scope["identity"]
-    return found
+    compiled: Callable[[Mapping[str, Any]], Any] = scope["identity"]
+    return compiled
 
 
 def _checked_scalars(specs: tuple[OperandSpec, ...]) -> list[str]:
     """Statements that convert or refuse a caller's scalars; one of the right type and range costs no call."""
     lines = []
     for spec in specs:
-        held = f"o[{spec.name!r}]"
+        operand = f"o[{spec.name!r}]"
         if spec.limits is None:
             continue
         low, high = spec.limits
         if not spec.torch_dtype.is_floating_point:
             lines += [
-                f"v = {held}",
+                f"v = {operand}",
                 f"if type(v) is not int or not {low} <= v <= {high}:",
-                f"    {held} = integer({spec.label!r}, v, {low}, {high})",
+                f"    {operand} = integer({spec.label!r}, v, {low}, {high})",
             ]
         else:
             # An infinity minus itself is NaN, so this refuses infinities and NaN.
             lines += [
-                f"v = {held}",
+                f"v = {operand}",
                 f"if type(v) is not float or v - v != 0.0 or not {low} <= v <= {high}:",
-                f"    {held} = finite({spec.label!r}, v, {low}, {high})",
+                f"    {operand} = finite({spec.label!r}, v, {low}, {high})",
             ]
     return lines
 

@@ -53,16 +53,16 @@ def kept_views(
             got=str(error).partition("\n")[0],
             fix="pass plain torch tensors",
         ) from None
-    held = _kept.get(key)
+    entry = _kept.get(key)
     if (
-        held is not None
-        and held[0]() is first
-        and (second is None or held[1]() is second)
-        and held[2] == layout
+        entry is not None
+        and entry[0]() is first
+        and (second is None or entry[1]() is second)
+        and entry[2] == layout
     ):
-        return held[3]
+        return entry[3]
     form, operands = split(first, second)
-    found = form, {name: _unattached(x) if isinstance(x, torch.Tensor) else x for name, x in operands.items()}
+    views = form, {name: _unattached(x) if isinstance(x, torch.Tensor) else x for name, x in operands.items()}
 
     def forget(gone: _Reference) -> None:
         # Another tensor, maybe of another thread, may have the key by then.
@@ -71,8 +71,8 @@ def kept_views(
             _kept.pop(key, None)
 
     other = first if second is None else second
-    _kept[key] = (weakref.ref(first, forget), weakref.ref(other, forget), layout, found)
-    return found
+    _kept[key] = (weakref.ref(first, forget), weakref.ref(other, forget), layout, views)
+    return views
 
 
 def _unattached(rows: torch.Tensor) -> torch.Tensor:

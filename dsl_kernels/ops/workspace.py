@@ -97,15 +97,15 @@ class Workspace:
         count = math.prod(shape)
         with self._lock:
             self._enter(device)
-            held = self._buffers.get((name, device))
-            if held is None or held.numel() < count or held.dtype != dtype:
-                held = self._grow(name, held, count, dtype, device, zeroed)
-            return held[:count].view(shape)
+            buffer = self._buffers.get((name, device))
+            if buffer is None or buffer.numel() < count or buffer.dtype != dtype:
+                buffer = self._grow(name, buffer, count, dtype, device, zeroed)
+            return buffer[:count].view(shape)
 
     def _grow(
         self,
         name: str,
-        held: torch.Tensor | None,
+        buffer: torch.Tensor | None,
         count: int,
         dtype: torch.dtype,
         device: torch.device,
@@ -124,18 +124,18 @@ class Workspace:
             if kept is None
             else kept
         )
-        if held is not None:
-            self._release(held)
+        if buffer is not None:
+            self._release(buffer)
         self._buffers[(name, device)] = grown
         self._views.clear()
         return grown
 
-    def _release(self, held: torch.Tensor) -> None:
+    def _release(self, buffer: torch.Tensor) -> None:
         if self._captured:
-            self._retired.append(held)
-        elif held.is_cuda:
+            self._retired.append(buffer)
+        elif buffer.is_cuda:
             # The allocator knows the buffer's own stream, but this stream may still use the buffer.
-            held.record_stream(torch.cuda.current_stream(held.device))
+            buffer.record_stream(torch.cuda.current_stream(buffer.device))
 
     def _enter(self, device: torch.device) -> None:
         """Before a use: note a capture, or wait for the stream that used the buffers last."""
@@ -151,9 +151,9 @@ class Workspace:
         if last is None:
             return
         here.wait_stream(last)
-        for (_, place), held in self._buffers.items():
+        for (_, place), buffer in self._buffers.items():
             if place == device:
-                held.record_stream(here)
+                buffer.record_stream(here)
 
     def views(self, wanted: Buffers) -> dict[str, torch.Tensor]:
         """Tensors for a launch's workspace operands by name, kept until a buffer grows."""
@@ -161,40 +161,40 @@ class Workspace:
         return self._kept(wanted)
 
     def _kept(self, wanted: Buffers) -> dict[str, torch.Tensor]:
-        held = self._views.get(wanted)
-        if held is None:
-            held = {
+        views = self._views.get(wanted)
+        if views is None:
+            views = {
                 name: self.get(name, shape, dtype, wanted.device, zeroed)
                 for name, shape, dtype, zeroed in wanted.each
             }
             if len(self._views) >= PREPARED_LIMIT:
                 self._views.clear()
-            self._views[wanted] = held
-        return held
+            self._views[wanted] = views
+        return views
 
     def interrupted(self, wanted: Buffers) -> None:
         """Drop the zeroed buffers of a launch that raised, as it may have left other values in them."""
         with self._lock:
             for name, _, _, zeroed in wanted.each:
-                held = self._buffers.pop((name, wanted.device), None) if zeroed else None
-                if held is not None:
-                    self._release(held)
+                buffer = self._buffers.pop((name, wanted.device), None) if zeroed else None
+                if buffer is not None:
+                    self._release(buffer)
             self._views.clear()
 
     def beside(self, device: torch.device) -> torch.cuda.Stream:
         """A stream for work beside the current stream's; the caller synchronises the two streams."""
         with self._lock:
-            found = self._beside.get(device.index)
-            if found is None:
-                found = self._beside[device.index] = torch.cuda.Stream(device)
-            return found
+            stream = self._beside.get(device.index)
+            if stream is None:
+                stream = self._beside[device.index] = torch.cuda.Stream(device)
+            return stream
 
     @property
     def bytes(self) -> int:
         """Bytes of memory that the workspace has allocated."""
         with self._lock:
-            held = [*self._buffers.values(), *self._retired]
-        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+            buffers = [*self._buffers.values(), *self._retired]
+        return sum(tensor.numel() * tensor.element_size() for tensor in buffers)
 
 
 class _Own(threading.local):
@@ -238,9 +238,9 @@ class _Zeros:
             if capture != (present := capture_id(stream)):
                 shares = {}
                 self._shares[device.index, stream] = present, shares
-            held = shares.get(name)
-            if held is not None and held.numel() >= count:
-                return held
+            counters = shares.get(name)
+            if counters is not None and counters.numel() >= count:
+                return counters
             # Whole sectors, so that no two captures' counters share one.
             rounded, left = -(-max(count, 1) // 8) * 8, self._left.get(device.index, 0)
             if rounded > left:
@@ -297,10 +297,10 @@ def own_workspace(device: torch.device, stream: int | None = None) -> Workspace:
     if stream is None:
         stream = stream_of(device)
     _zeros.refill(device)
-    held = _own.workspaces.get((device.index, stream))
-    if held is None:
-        held = _own.workspaces[(device.index, stream)] = Workspace()
-    return held
+    workspace = _own.workspaces.get((device.index, stream))
+    if workspace is None:
+        workspace = _own.workspaces[(device.index, stream)] = Workspace()
+    return workspace
 
 
 def stream_of(device: torch.device) -> int:

@@ -286,19 +286,19 @@ class Problem:
     def dims(self, form: str) -> list[str]:
         """The runtime dims of a form: extents, strides and int32 scalars of its operands."""
         specs = self.operands(form)
-        found = [extent for spec in specs for extent in spec.shape]
-        found += [stride for spec in specs for stride in spec.layout or ()]
-        found += [spec.name for spec in specs if spec.kind == "scalar" and spec.dtype == "int32"]
-        return list(dict.fromkeys(name for name in found if isinstance(name, str)))
+        names = [extent for spec in specs for extent in spec.shape]
+        names += [stride for spec in specs for stride in spec.layout or ()]
+        names += [spec.name for spec in specs if spec.kind == "scalar" and spec.dtype == "int32"]
+        return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
     def point_sizes(self, form: str) -> dict[str, Any]:
         """The sizes that a form's points may have, each with the value of the first point that has it."""
         self.operands(form)
-        found: dict[str, Any] = {}
+        sizes: dict[str, Any] = {}
         for grid in GRIDS:
             for name, params in self.grid(grid):
-                found |= {k: v for k, v in params.items() if k not in found} if name == form else {}
-        return found
+                sizes |= {k: v for k, v in params.items() if k not in sizes} if name == form else {}
+        return sizes
 
     def form_of(self, given: Iterable[str]) -> str:
         """The form of sizes that name none: the first form that knows all of them, else the first form."""
@@ -316,11 +316,11 @@ class Problem:
         """
         self._check(form, given)
         dims = set(self.dims(form))
-        found = {name: value for name, value in given.items() if name in dims}
+        sizes = {name: value for name, value in given.items() if name in dims}
         for alias in self.names.get(form, ()):
             if alias.name in given:
-                found.setdefault(alias.dim, alias.of_point(given[alias.name]))
-        return found
+                sizes.setdefault(alias.dim, alias.of_point(given[alias.name]))
+        return sizes
 
     def point_of(self, form: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Sizes, named as in operands or in points, as those of a point.
@@ -332,14 +332,14 @@ class Problem:
         self._check(form, given)
         sizes = self.point_sizes(form)
         aliases = {alias.dim: alias for alias in reversed(self.names.get(form, ()))}
-        found = {name: value for name, value in given.items() if name in sizes}
+        point = {name: value for name, value in given.items() if name in sizes}
         for alias in self.names.get(form, ()):
             if alias.dim in given and alias.dim not in sizes:
-                found.setdefault(alias.name, alias.of_dim(given[alias.dim]))
+                point.setdefault(alias.name, alias.of_dim(given[alias.dim]))
         for name in given:
             require_known(f"size of a point of {self.op} {form}", name, [*sizes, *aliases], "size")
-        self._check(form, {**given, **found})
-        return found
+        self._check(form, {**given, **point})
+        return point
 
     def _known(self, form: str) -> dict[str, Any]:
         """Every name of a size of a form, with an example of its value."""

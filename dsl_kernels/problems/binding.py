@@ -115,8 +115,8 @@ def require_given(operands: tuple[OperandSpec, ...], values: Mapping[str, Any]) 
 
 def _require_scalar(spec: OperandSpec, value: Any) -> None:
     if spec.limits is not None and value is not None:
-        held: Callable[..., object] = finite if "float" in spec.torch_name else integer
-        held(spec.label, value, *spec.limits)
+        check: Callable[..., object] = finite if "float" in spec.torch_name else integer
+        check(spec.label, value, *spec.limits)
 
 
 def _require_one_device(operands: tuple[OperandSpec, ...], values: Mapping[str, Any]) -> None:

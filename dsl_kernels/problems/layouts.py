@@ -252,10 +252,10 @@ def unpack_v4_pages(cache: torch.Tensor) -> torch.Tensor:
     scales = flat[:, size * V4_ROW_BYTES :].reshape(pages, size, V4_SCALE_BYTES)[..., :-1].float()
     factors = torch.where(scales == 255, torch.nan, torch.exp2(scales - 127))
     values = data[..., :V4_FP8_DIMS].contiguous().view(torch.float8_e4m3fn).float()
-    found = torch.empty(pages, size, LATENT_DIM, dtype=torch.float32, device=cache.device)
-    found[..., :V4_FP8_DIMS] = (values.view(pages, size, -1, V4_GROUP) * factors[..., None]).flatten(2)
-    found[..., V4_FP8_DIMS:] = data[..., V4_FP8_DIMS:].contiguous().view(torch.bfloat16).float()
-    return found
+    rows = torch.empty(pages, size, LATENT_DIM, dtype=torch.float32, device=cache.device)
+    rows[..., :V4_FP8_DIMS] = (values.view(pages, size, -1, V4_GROUP) * factors[..., None]).flatten(2)
+    rows[..., V4_FP8_DIMS:] = data[..., V4_FP8_DIMS:].contiguous().view(torch.bfloat16).float()
+    return rows
 
 
 @checked

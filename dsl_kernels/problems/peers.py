@@ -70,5 +70,5 @@ def dealt(every: torch.Tensor, own: int, generator: torch.Generator) -> tuple[to
 
 def gathered(inputs: Mapping[str, Any], name: str) -> torch.Tensor:
     """An operand of all ranks, [ranks, ...]; calls pass that, or this rank's operand with the distances."""
-    found: torch.Tensor = inputs[name]
-    return torch.stack(views(found, inputs[PEER_DISTANCES])) if PEER_DISTANCES in inputs else found
+    operand: torch.Tensor = inputs[name]
+    return torch.stack(views(operand, inputs[PEER_DISTANCES])) if PEER_DISTANCES in inputs else operand

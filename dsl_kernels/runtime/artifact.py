@@ -241,11 +241,11 @@ def _check(a: Artifact) -> None:
         )
     for param in a.params:
         if param.kind in SCALAR_FORMATS:
-            found = names_in(param.source) <= values
+            resolved = names_in(param.source) <= values
         else:
             require(param.kind in ("pointer", "tensormap"), "a known parameter kind", param.kind)
-            found = param.source in (tensors if param.kind == "pointer" else maps)
-        require(found, f"a source of kind {param.kind} for {param.name}", param.source)
+            resolved = param.source in (tensors if param.kind == "pointer" else maps)
+        require(resolved, f"a source of kind {param.kind} for {param.name}", param.source)
     require(
         len(a.grid) == len(a.block) == len(a.cluster) == 3,
         "three dimensions of grid, block and cluster",

@@ -138,7 +138,7 @@ class LoadedKernel:
             for index, key in zip(slot.map_indices, maps, strict=True):
                 entry = self._tensor_maps.get(key) or self._encode(index, key)
                 slot.pointers[index] = entry[0]
-                slot.held[index] = entry
+                slot.map_entries[index] = entry
             slot.maps = maps
         if slot.devices > 1:
             self._launch_on_its_device(operands, slot)
@@ -384,7 +384,7 @@ class _Slot:
         # Keys of the tensor maps that `pointers` holds.
         self.maps: tuple[Any, ...] | None = ()
         # Keeps the tensor maps of the last launch alive when the shared cache drops them.
-        self.held: dict[int, tuple[int, Any]] = {}
+        self.map_entries: dict[int, tuple[int, Any]] = {}
         address = ctypes.addressof(self.arguments)
         for index, param in enumerate(artifact.params):
             if param.kind != "tensormap":

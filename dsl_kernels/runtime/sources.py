@@ -82,10 +82,10 @@ def load(name: str, path: Path) -> ModuleType:
 
 def _forget_stale_helpers() -> None:
     """Drop all device helpers from `sys.modules` if any file has changed or the text loaded is unknown."""
-    held = [name for name in sys.modules if is_helper(_place(name))]
-    files = [Path(file) for name in held if (file := getattr(sys.modules[name], "__file__", None))]
+    helpers = [name for name in sys.modules if is_helper(_place(name))]
+    files = [Path(file) for name in helpers if (file := getattr(sys.modules[name], "__file__", None))]
     if any(_loaded.get(os.path.realpath(file)) != digest_on_disk(file) for file in files):
-        for name in held:
+        for name in helpers:
             del sys.modules[name]
 
 

@@ -30,6 +30,7 @@ INSTALL_INSPECT = "`pip install 'dsl-kernels[inspect]'`, or put the CUDA toolkit
 INSTALL_CXX = "install a C++ compiler (Debian: `apt-get install g++`), or set CXX"
 FREE_SPACE = "free space there and in TMPDIR, or set DSL_KERNELS_CACHE_DIR to another folder"
 MINIMUM_NVCC = (13, 0)
+_NVCC_NEEDED = ".".join(map(str, MINIMUM_NVCC))
 
 # `CompileError` code of a killed compiler, which says nothing about the module: it may succeed next time.
 KILLED = "COMPILE_KILLED"
@@ -117,14 +118,12 @@ def _nvcc(cuda_home: str | None, cuda_path: str | None, path: str | None) -> Too
                     fix=f"correct or unset {variable}",
                 )
             return _checked_nvcc(candidate, variable)
-    if found := shutil.which("nvcc", path=path):
-        return _checked_nvcc(Path(found), "PATH")
+    if compiler := shutil.which("nvcc", path=path):
+        return _checked_nvcc(Path(compiler), "PATH")
     for wheel in wheel_roots():
         if (wheel / "bin" / "nvcc").is_file():
             return _checked_nvcc(wheel / "bin" / "nvcc", "wheel nvidia-cuda-nvcc")
-    raise ToolchainError(
-        "nvcc", expected=f"nvcc {_dotted(MINIMUM_NVCC)} or newer", got="none found", fix=INSTALL_NVCC
-    )
+    raise ToolchainError("nvcc", expected=f"nvcc {_NVCC_NEEDED} or newer", got="none found", fix=INSTALL_NVCC)
 
 
 def _checked_nvcc(path: Path, origin: str) -> Tool:
@@ -133,7 +132,7 @@ def _checked_nvcc(path: Path, origin: str) -> Tool:
     if numbers < MINIMUM_NVCC:
         raise ToolchainError(
             f"nvcc at {path}",
-            expected=f"version {_dotted(MINIMUM_NVCC)} or newer",
+            expected=f"version {_NVCC_NEEDED} or newer",
             got=version or "no version",
             fix=INSTALL_NVCC,
         )
@@ -143,9 +142,12 @@ def _checked_nvcc(path: Path, origin: str) -> Tool:
 def host_compiler() -> Tool:
     """The C++ compiler that nvcc preprocesses with."""
     for name in filter(None, (os.environ.get("CXX"), "g++", "c++")):
-        if found := shutil.which(name):
+        if compiler := shutil.which(name):
             return Tool(
-                "g++", Path(found), _version(Path(found)), "CXX" if name == os.environ.get("CXX") else "PATH"
+                "g++",
+                Path(compiler),
+                _version(Path(compiler)),
+                "CXX" if name == os.environ.get("CXX") else "PATH",
             )
     raise ToolchainError("g++", expected="a C++ compiler", got="none found", fix=INSTALL_CXX)
 
@@ -166,8 +168,8 @@ def _binary(name: str, what: str) -> Tool:
         path = root / "bin" / name
         if path.is_file():
             return Tool(name, path, _version(path), f"wheel nvidia-cuda-{name}")
-    if found := shutil.which(name):
-        return Tool(name, Path(found), _version(Path(found)), "PATH")
+    if binary := shutil.which(name):
+        return Tool(name, Path(binary), _version(Path(binary)), "PATH")
     with contextlib.suppress(ToolchainError):
         beside = Path(os.path.realpath(nvcc().path)).parent / name
         if beside.is_file():
@@ -451,7 +453,3 @@ def _version(path: Path) -> str:
         return ""
     match = re.search(r"\bV(\d+\.\d+\.\d+)", text) or re.search(r"(\d+\.\d+(?:\.\d+)?)", text)
     return match.group(1) if match else ""
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

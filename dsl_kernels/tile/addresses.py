@@ -67,20 +67,20 @@ class PeerPlace(Place):
 
     def of(self, taken: torch.Tensor | None, count: int = 1) -> torch.Tensor:
         peered: Peered = self.peered
-        found = torch.full_like(self.index, -1)
+        places = torch.full_like(self.index, -1)
         for rank, first in enumerate(peered.firsts):
             inside = (self.index >= first) & (self.index + count <= first + peered.size)
-            found = torch.where(inside, self.index - first + rank * peered.size, found)
+            places = torch.where(inside, self.index - first + rank * peered.size, places)
         if taken is not None:
-            found = torch.where(taken, found, 0)
-        if bool((found < 0).any()):
+            places = torch.where(taken, places, 0)
+        if bool((places < 0).any()):
             raise ScheduleError(
                 f"memory {self.name} of a leaf",
                 expected=f"an index of {len(peered.firsts)} ranks' {peered.size} elements",
-                got=f"{int(self.index[found < 0][0])} elements from this rank's first",
+                got=f"{int(self.index[places < 0][0])} elements from this rank's first",
                 fix="go by the distances of the ranks, and access only elements that exist",
             )
-        return found
+        return places
 
 
 def elements(memory: torch.Tensor) -> torch.Tensor:

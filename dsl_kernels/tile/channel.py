@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class _Held(Slot):
+class _RoleSlot(Slot):
     recorder: Recorder = field(repr=False)
 
 
-class Filling(_Held):
+class Filling(_RoleSlot):
     """A slot that its producer fills."""
 
     def commit(self) -> None:
@@ -32,7 +32,7 @@ class Filling(_Held):
         self.recorder.commit(self)
 
 
-class Reading(_Held):
+class Reading(_RoleSlot):
     """A slot that a reader reads."""
 
     def release(self, pending: int = 0) -> None:

@@ -51,7 +51,7 @@ class TurnState:
 
     members: tuple[tuple[str, int], ...]
     whose: int = 0
-    held: bool = False
+    taken: bool = False
 
 
 @dataclass(frozen=True)

@@ -87,12 +87,12 @@ def share_units(
         return share + costs.row + more * each + merging(parts, ctas if walk else 2 * ctas), ctas, parts
 
     if splits is not None:
-        found = [even(splits)]
+        deals = [even(splits)]
     else:
-        found = [even(parts) for parts in range(1, max(1, min(units, sms // rows)) + 1)]
+        deals = [even(parts) for parts in range(1, max(1, min(units, sms // rows)) + 1)]
         # If every SM has many rows, the last round weighs little.
-        found += [on_and_on(-(-rows * units // sms))] if rows <= 4 * sms else []
-    _, ctas, parts = min(found)
+        deals += [on_and_on(-(-rows * units // sms))] if rows <= 4 * sms else []
+    _, ctas, parts = min(deals)
     return ctas, parts
 
 

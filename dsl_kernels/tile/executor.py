@@ -100,7 +100,7 @@ class Executor:
             self.fail(f"ends with {len(self._stores)} groups of stores in flight", "await them")
         me = (self.role, self._scope["replica"])
         for name, turn in self.cta.turns.items():
-            if turn.held and turn.members[turn.whose] == me:
+            if turn.taken and turn.members[turn.whose] == me:
                 self.fail(f"ends with the turn of {name}", "pass it on")
 
         if self._run.cluster_of(self.block).pending(self):
@@ -336,15 +336,15 @@ class Executor:
     def do_take_turn(self, statement: t.TakeTurn) -> Generator[Any, None, None]:
         turn = self.cta.turns[statement.name]
         me = turn.members.index((self.role, self._scope["replica"]))
-        yield Wait(f"its turn of {statement.name}", lambda: turn.whose == me and not turn.held)
-        turn.held = True
+        yield Wait(f"its turn of {statement.name}", lambda: turn.whose == me and not turn.taken)
+        turn.taken = True
 
     def do_pass_turn(self, statement: t.PassTurn) -> None:
         name = statement.name
         turn = self.cta.turns[name]
-        if not turn.held or turn.members[turn.whose] != (self.role, self._scope["replica"]):
+        if not turn.taken or turn.members[turn.whose] != (self.role, self._scope["replica"]):
             self.fail(f"passes a turn of {name} that it does not hold", "take the turn before")
-        turn.whose, turn.held = (turn.whose + 1) % len(turn.members), False
+        turn.whose, turn.taken = (turn.whose + 1) % len(turn.members), False
 
     def do_barriers_stand(self, _: t.BarriersStand | None = None) -> Generator[Any, None, None]:
         """Meet the cluster, before the first copy and before the end, if CTAs fill each other's slots."""

@@ -13,6 +13,11 @@ from .lang import Size
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
+def _operator(op: str) -> tuple[Callable[[Expr, Value], Expr], Callable[[Expr, Value], Expr]]:
+    """The methods of an operator, for the expression on its left and on its right."""
+    return lambda left, right: _binary(op, left, right), lambda right, left: _binary(op, left, right)
+
+
 @dataclass(frozen=True, eq=False)
 class Expr:
     """A number that the kernel computes: a name, or an operator over numbers and expressions."""
@@ -21,29 +26,12 @@ class Expr:
     args: tuple[Any, ...]
     dtype: str = "int32"
 
-    def __add__(self, other: Value) -> Expr:
-        return _binary("+", self, other)
-
-    def __radd__(self, other: Value) -> Expr:
-        return _binary("+", other, self)
-
-    def __sub__(self, other: Value) -> Expr:
-        return _binary("-", self, other)
-
-    def __rsub__(self, other: Value) -> Expr:
-        return _binary("-", other, self)
-
-    def __mul__(self, other: Value) -> Expr:
-        return _binary("*", self, other)
-
-    def __rmul__(self, other: Value) -> Expr:
-        return _binary("*", other, self)
-
-    def __floordiv__(self, other: Value) -> Expr:
-        return _binary("//", self, other)
-
-    def __rfloordiv__(self, other: Value) -> Expr:
-        return _binary("//", other, self)
+    __add__, __radd__ = _operator("+")
+    __sub__, __rsub__ = _operator("-")
+    __mul__, __rmul__ = _operator("*")
+    __floordiv__, __rfloordiv__ = _operator("//")
+    __mod__, __and__, __or__, __xor__ = (_operator(op)[0] for op in "%&|^")
+    __lt__, __le__, __gt__, __ge__ = (_operator(op)[0] for op in COMPARISONS[:4])
 
     def __truediv__(self, other: Value) -> Expr:
         raise DeclarationError(
@@ -54,30 +42,6 @@ class Expr:
         )
 
     __rtruediv__ = __truediv__
-
-    def __mod__(self, other: Value) -> Expr:
-        return _binary("%", self, other)
-
-    def __and__(self, other: Value) -> Expr:
-        return _binary("&", self, other)
-
-    def __or__(self, other: Value) -> Expr:
-        return _binary("|", self, other)
-
-    def __lt__(self, other: Value) -> Expr:
-        return _binary("<", self, other)
-
-    def __le__(self, other: Value) -> Expr:
-        return _binary("<=", self, other)
-
-    def __gt__(self, other: Value) -> Expr:
-        return _binary(">", self, other)
-
-    def __ge__(self, other: Value) -> Expr:
-        return _binary(">=", self, other)
-
-    def __xor__(self, other: Value) -> Expr:
-        return _binary("^", self, other)
 
     def __lshift__(self, other: Value) -> Expr:
         return Expr("<<", (self, other), self.dtype)

@@ -41,7 +41,7 @@ def own_rows() -> torch.Tensor:
     return 16 * warp + lane // 4 + 8 * torch.arange(2)
 
 
-def held(shape: tuple[int, ...], each: int, threads: int) -> torch.Tensor | None:
+def elements_of_registers(shape: tuple[int, ...], each: int, threads: int) -> torch.Tensor | None:
     """The flat index of the tile's element in each of a thread's `each` registers, [threads, each].
 
     Several warpgroups hold consecutive blocks of rows. None: no product leaves a tile of this shape in these

@@ -454,6 +454,12 @@ def _condition(word: str, value: Expr) -> Expr:
     )  # fmt: skip
 
 
+def after_previous_kernel(m: Recorder) -> None:
+    """The START of bodies that do everything after the kernel before this one."""
+    m.barriers_stand()
+    m.depend()
+
+
 def recorded(function: Callable[P, R]) -> Callable[P, R]:
     """Mark a function whose control flow over values of the kernel is recorded.
 

@@ -507,6 +507,11 @@ def built_for(knob: str, dim: str = "") -> Guard:
     return Guard(dim, refuse)
 
 
+def bucket_of(*names: str) -> Callable[[str, Mapping[str, int]], dict[str, int]]:
+    """The `bucket` of a policy where the call's dims of these names decide which variant is best."""
+    return lambda form, dims: {name: dims[name] for name in names}
+
+
 @dataclass(frozen=True)
 class Policy:
     """How a program is used: which of its variants are generated, how they rank, and how a launch is planned.

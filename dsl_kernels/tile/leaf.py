@@ -67,7 +67,6 @@ class Kind(NamedTuple):
 RegisterTile = Annotated[Any, Kind("register")]
 SharedTile = Annotated[Any, Kind("shared")]
 TensorTile = Annotated[Any, Kind("tensor")]
-GlobalTile = Annotated[Any, Kind("global")]
 _KINDS = {
     "value": "a value",
     "number": "a number of Python",

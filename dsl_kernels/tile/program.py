@@ -42,7 +42,8 @@ class TileProgram:
             them.
         guards: conditions on the call, checked by the registry. A knob with the name and number of an
             operand's extent fixes that extent: unless a guard has the name, one that refuses other values is
-            added in front.
+            added in front. Of a problem with several forms, so is one that refuses the forms that the variant
+            does not take.
         form_of: knobs as a namespace -> the form of the problem that a variant takes; by default the one that
             a knob's value names.
         constraints: rules of this program, (knobs, schedule, arch) -> (code, figure, limit, fix) of each
@@ -64,7 +65,13 @@ class TileProgram:
     def __post_init__(self) -> None:
         guarded = {guard.name for guard in self.guards}
         fixing = [knob.name for knob in self.knobs if knob.name not in guarded and self._is_extent(knob.name)]
-        object.__setattr__(self, "guards", (*map(built_for, fixing), *self.guards))
+        forms = "form" not in guarded and len(self.problem.forms) > 1
+        added = (*map(built_for, fixing), *((Guard("form", self._other_form),) if forms else ()))
+        object.__setattr__(self, "guards", (*added, *self.guards))
+
+    def _other_form(self, knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+        built, asked = self.form(knobs), call.get("form")
+        return None if asked in (None, built) else f"form = {asked}, built for {built}"
 
     def _is_extent(self, name: str) -> bool:
         return any(name in spec.shape for form in self.problem.forms.values() for spec in form)

@@ -165,7 +165,7 @@ class _Rewrite(ast.NodeTransformer):
     def _owner(self, name: str) -> int:
         """The depth of the function around this one that owns a nonlocal name."""
         for depth in reversed(range(len(self._frames) - 1)):
-            if name in _own_names(self._whole[depth]) or name in self._variables[depth]:
+            if name in _Names(self._whole[depth]).bound or name in self._variables[depth]:
                 return depth
         return 0
 
@@ -414,10 +414,6 @@ def _own_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
         if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             for part in ("body", "orelse", "finalbody"):
                 yield from _own_statements(getattr(statement, part, ()))
-
-
-def _own_names(body: Sequence[ast.stmt]) -> set[str]:
-    return _Names(body).bound
 
 
 def rewritten(function: Callable[..., Any], runtime: ModuleType) -> Any:

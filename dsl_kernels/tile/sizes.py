@@ -7,6 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
+def _operator(op: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The methods of an operator, for the size on its left and on its right."""
+    return lambda left, right: _sized(op, left, right), lambda right, left: _sized(op, left, right)
+
+
 class Size(int):
     """An int with the name, or the expression over names, by which a generated module spells it.
 
@@ -43,29 +48,10 @@ class Size(int):
     def __reduce__(self) -> tuple[Any, ...]:
         return Size, (int(self), self.spelled), vars(self)
 
-    def __add__(self, other: Any) -> Any:
-        return _sized("+", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return _sized("+", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return _sized("-", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return _sized("-", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return _sized("*", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return _sized("*", other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return _sized("//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return _sized("//", other, self)
+    __add__, __radd__ = _operator("+")
+    __sub__, __rsub__ = _operator("-")
+    __mul__, __rmul__ = _operator("*")
+    __floordiv__, __rfloordiv__ = _operator("//")
 
 
 _SIZED: dict[str, tuple[Callable[[int, int], Any], int]] = {

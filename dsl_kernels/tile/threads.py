@@ -16,7 +16,7 @@ from ..errors import DeclarationError, ScheduleError
 from . import text as t
 from .addresses import Peered, PeerPlace, Place, elements
 from .arithmetic import FLOATS, is_wide, number, wide
-from .fragments import held
+from .fragments import elements_of_registers
 from .lang import Schedule, Space
 from .leaf_text import (
     ADDRESS,
@@ -485,7 +485,7 @@ def run(
                 got=f"shape {tuple(tile.shape)}",
                 fix="declare the buffer with that shape, private=True and per_thread the second of the two",
             )
-        places = None if private else held(tuple(tile.shape), array.size, count)
+        places = None if private else elements_of_registers(tuple(tile.shape), array.size, count)
         if places is not None:
             threads.scope[formal.name] = tile.view(-1)[places]
             tiles.append((formal.name, tile.view(-1), places))

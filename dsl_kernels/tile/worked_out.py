@@ -54,16 +54,16 @@ class Spelling:
     """
 
     def __init__(self, memory: Callable[[Expr], Meaning]) -> None:
-        self._memory, self._held = memory, list[Any]()
+        self._memory, self._constants = memory, list[Any]()
 
     def function(self, text: str) -> Meaning:
         """The function of the threads `at` that evaluates the source `text`."""
-        made: Meaning = _factory(text, len(self._held))(*self._held)
+        made: Meaning = _factory(text, len(self._constants))(*self._constants)
         return made
 
     def _hold(self, value: Any) -> str:
-        self._held.append(value)
-        return f"c{len(self._held) - 1}"
+        self._constants.append(value)
+        return f"c{len(self._constants) - 1}"
 
     def spell(self, value: Any) -> str:
         """The source of a value, as an operand, in the range of its dtype."""

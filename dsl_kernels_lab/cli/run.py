@@ -196,8 +196,8 @@ def _print_report(report: dict[str, Any], sizes: str, comparisons: dict[str, Com
         for op, comparison in comparisons.items():
             for name, value in comparison.figures.items():
                 limit = comparison.limits.get(name)
-                held = "-" if limit is None else "ok" if value <= limit else "FAILED"
-                rows.append((op, name, value, limit, held))
+                holds = "-" if limit is None else "ok" if value <= limit else "FAILED"
+                rows.append((op, name, value, limit, holds))
         unit = "sequences" if report["kind"] == "decode" else "rows"
         title = f"against the reference, {report['sampled']} of {report['of']} {unit}"
         out.show(

@@ -370,9 +370,9 @@ def _range(text: str) -> str:
 
 def _missing(values: Iterable[str], arch: str) -> tuple[str, ...]:
     """The counters of this chip that a report lacks, or one phrase if it was collected with its own list."""
-    held = set(values)
+    read = set(values)
     chip = metrics.CHIPS.get(arch)
-    lacking = [name for name in metrics.counters(chip) if name not in held] if chip else []
+    lacking = [name for name in metrics.counters(chip) if name not in read] if chip else []
     return (
         tuple(lacking) if len(lacking) < 20 else ("most counters: it was collected with a list of its own",)
     )

@@ -412,41 +412,41 @@ MIXED = Rule(
 )
 
 
-def quantities(found: Fingerprint, ceilings: Ceilings | None = None) -> dict[str, float]:
+def quantities(launch: Fingerprint, ceilings: Ceilings | None = None) -> dict[str, float]:
     """The figures that rules ask for, by name; a figure that was not read is absent.
 
     With `ceilings`, memory rates are relative to what this GPU was measured to do instead of its peak.
     """
-    q: dict[str, float] = {**found.sol, **found.pipes, **found.rates}
-    q |= {f"stall_{name}": stall.share for name, stall in found.stalls.items()}
+    q: dict[str, float] = {**launch.sol, **launch.pipes, **launch.rates}
+    q |= {f"stall_{name}": stall.share for name, stall in launch.stalls.items()}
     q |= {
         f"{level}_used": traffic.ratio
-        for level, traffic in found.traffic.items()
+        for level, traffic in launch.traffic.items()
         if traffic.ratio is not None
     }
     for name, value in (
-        *vars(found.issue).items(),
-        ("waves", found.occupancy.waves),
-        ("achieved", found.occupancy.achieved),
+        *vars(launch.issue).items(),
+        ("waves", launch.occupancy.waves),
+        ("achieved", launch.occupancy.achieved),
     ):
         if value is not None:
             q[name] = float(value)
     if "issued" in q:
         # Relative to the whole launch, as the other units are, not to the cycles in which an SM has work.
         q["issued"] *= q.get("sm_active", 1.0)
-    if found.source in ("csv", "ncu") or found.spills.sectors:
-        q["spill_sectors"] = found.spills.share
+    if launch.source in ("csv", "ncu") or launch.spills.sectors:
+        q["spill_sectors"] = launch.spills.share
     if ceilings is not None and "dram_read_gbps" in q:
         q["dram"] = (q["dram_read_gbps"] + q.get("dram_write_gbps", 0.0)) / ceilings.dram_gbps
-    if ceilings is not None and found.us and "l2" in found.traffic:
-        q["l2"] = max(q.get("l2", 0.0), found.traffic["l2"].moved / found.us / 1e3 / ceilings.l2_gbps)
-    if (share := gather_share(found, ceilings)) is not None:
+    if ceilings is not None and launch.us and "l2" in launch.traffic:
+        q["l2"] = max(q.get("l2", 0.0), launch.traffic["l2"].moved / launch.us / 1e3 / ceilings.l2_gbps)
+    if (share := gather_share(launch, ceilings)) is not None:
         q["gather"] = share
     memory = [q[unit] for unit in (*MEMORY, "memory", "shared") if unit in q]
     if memory:
         q["busiest_memory"] = max(memory)
     q["busiest"] = floor(q)
-    if found.stalls:
+    if launch.stalls:
         q["memory_waits"] = q.get("stall_long_scoreboard", 0.0) + q.get("stall_lg_throttle", 0.0)
         q["stall_dependency"] = q.get("stall_wait", 0.0) + q.get("stall_short_scoreboard", 0.0)
     if "tensor" in q:
@@ -458,50 +458,50 @@ def quantities(found: Fingerprint, ceilings: Ceilings | None = None) -> dict[str
     return q
 
 
-def gather_share(found: Fingerprint, ceilings: Ceilings | None) -> float | None:
+def gather_share(launch: Fingerprint, ceilings: Ceilings | None) -> float | None:
     """Rate of a launch's gather over the ceiling for such rows; None without a gather or a known ceiling.
 
     Without recorded ceilings, rows that cannot all be in the L2 are compared with the DRAM's sequential peak.
     """
-    work = found.workload
+    work = launch.workload
     if work.row_bytes is None:
         return None
     if ceilings is None:
         resident = work.footprint_bytes is not None and work.footprint_bytes < 2 * LARGEST_L2
-        return None if resident else found.sol.get("dram", found.sol.get("memory"))
-    if work.read_bytes is None or not found.us:
+        return None if resident else launch.sol.get("dram", launch.sol.get("memory"))
+    if work.read_bytes is None or not launch.us:
         return None
     near = ceilings.gather_gbps(work.row_bytes, work.footprint_bytes or math.inf, work.order)
     far = ceilings.gather_gbps(work.row_bytes, math.inf, work.order)
     if near is None or far is None:
         return None
     # Curves over small footprints were measured with rows in the L2, but first reads come from the DRAM.
-    return max(work.read_bytes / near, (work.unique_bytes or 0.0) / far) / found.us / 1e3
+    return max(work.read_bytes / near, (work.unique_bytes or 0.0) / far) / launch.us / 1e3
 
 
-def diagnose(found: Fingerprint, ceilings: Ceilings | None = None) -> Diagnosis:
+def diagnose(launch: Fingerprint, ceilings: Ceilings | None = None) -> Diagnosis:
     """Findings in the order to act on them, and explanations that the numbers rule out.
 
     Args:
         ceilings: those recorded for this GPU (`read_ceilings`), if any.
     """
-    q = quantities(found, ceilings)
+    q = quantities(launch, ceilings)
     holding = sorted((rule for rule in RULES if rule.holds(q)), key=lambda rule: _order(rule, q))
-    if not holding and found.stalls:
+    if not holding and launch.stalls:
         holding = [MIXED]
-    findings = tuple(_finding(rule, q, found) for rule in holding)
-    missing = list(found.missing)
-    if found.workload.row_bytes and ceilings is None:
+    findings = tuple(_finding(rule, q, launch) for rule in holding)
+    missing = list(launch.missing)
+    if launch.workload.row_bytes and ceilings is None:
         missing.append(
             "a ceiling for such rows (`profile calibrate` records it): the sequential peak stands for it"
         )
     busiest = floor(q)
     return Diagnosis(
-        found,
+        launch,
         findings,
-        refuted(found, q, findings),
+        refuted(launch, q, findings),
         tuple(missing),
-        found.us * busiest if found.us and busiest else None,
+        launch.us * busiest if launch.us and busiest else None,
     )
 
 
@@ -512,7 +512,7 @@ def _order(rule: Rule, q: Quantities) -> tuple[int, float, int]:
     return KINDS.index(rule.kind), -(rule.bound(q) or 1.0), rule.order
 
 
-def _finding(rule: Rule, q: Quantities, found: Fingerprint) -> Finding:
+def _finding(rule: Rule, q: Quantities, launch: Fingerprint) -> Finding:
     return Finding(
         rule.cause,
         rule.headline.format_map(_Known(q)),
@@ -520,7 +520,7 @@ def _finding(rule: Rule, q: Quantities, found: Fingerprint) -> Finding:
         rule.lever.format_map(_Known(q)),
         rule.bound(q),
         rule.kind == LIMIT,
-        _knobs(rule, found),
+        _knobs(rule, launch),
     )
 
 
@@ -536,21 +536,21 @@ class _Unread:
         return "not read"
 
 
-def _knobs(rule: Rule, found: Fingerprint) -> dict[str, str]:
+def _knobs(rule: Rule, launch: Fingerprint) -> dict[str, str]:
     """The rule's knobs that the op has, each with the values built besides the variant's own."""
     # Kernels of this project carry their variant's id in their name.
-    op = found.workload.op or found.kernel.split("__")[0]
+    op = launch.workload.op or launch.kernel.split("__")[0]
     if not rule.knobs or not op:
         return {}
     try:
         built = variants.variants(op)
     except DslKernelError:
         return {}
-    named = [v for v in built if v.id == found.workload.variant or found.kernel.startswith(v.id)]
+    named = [v for v in built if v.id == launch.workload.variant or launch.kernel.startswith(v.id)]
     mine = max(named, key=lambda v: len(v.id), default=None)
-    if mine is None and (found.workload.variant or not found.workload.op):
+    if mine is None and (launch.workload.variant or not launch.workload.op):
         return {}
-    arch = mine.arch if mine else f"{found.arch}a"
+    arch = mine.arch if mine else f"{launch.arch}a"
     known: dict[str, set[object]] = {}
     for variant in built:
         if variant.arch == arch and (mine is None or variant.backend == mine.backend):
@@ -565,16 +565,16 @@ def _knobs(rule: Rule, found: Fingerprint) -> dict[str, str]:
     return told
 
 
-def refuted(found: Fingerprint, q: Quantities, findings: tuple[Finding, ...]) -> dict[str, str]:
+def refuted(launch: Fingerprint, q: Quantities, findings: tuple[Finding, ...]) -> dict[str, str]:
     """Popular explanations that these numbers rule out, each with the reason."""
     top = findings[0] if findings else None
     if top is None:
         return {}
     out = {}
     achieved = (
-        found.occupancy.achieved if found.occupancy.achieved is not None else found.occupancy.theoretical
+        launch.occupancy.achieved if launch.occupancy.achieved is not None else launch.occupancy.theoretical
     )
-    warned = any("ccupancy" in rule.name + rule.message for rule in found.rules)
+    warned = any("ccupancy" in rule.name + rule.message for rule in launch.rules)
     if (achieved is not None and achieved < 0.5) or warned:
         reasons = {
             "gather_at_ceiling": "the rows arrive as fast as this GPU can fetch them: "
@@ -589,11 +589,11 @@ def refuted(found: Fingerprint, q: Quantities, findings: tuple[Finding, ...]) ->
         )
         if reason:
             out["occupancy"] = reason
-    if found.occupancy.achieved is not None and found.occupancy.achieved > 0.8 and not top.healthy:
-        out["occupancy"] = f"{found.occupancy.achieved:.0%} of the warps are there, and wait"
+    if launch.occupancy.achieved is not None and launch.occupancy.achieved > 0.8 and not top.healthy:
+        out["occupancy"] = f"{launch.occupancy.achieved:.0%} of the warps are there, and wait"
     dram = q.get("dram")
     if dram is not None and dram < 0.2:
-        work = found.workload
+        work = launch.workload
         fits = work.footprint_bytes or work.unique_bytes
         where = f"; the {fits / 1e6:.1f} MB that it needs live in the L2" if fits and fits < 40e6 else ""
         out["dram bandwidth"] = f"{dram:.1%} of the DRAM's rate is used: it is not waited for{where}"

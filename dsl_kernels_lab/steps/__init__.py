@@ -269,8 +269,8 @@ class StepInputs:
 
     def cache_rows(self) -> dict[str, torch.Tensor]:
         """The attention cache as the operands of the sparse_mla problem."""
-        held = split_cache(self.tensors["kv"], self.tensors.get("kpe"))[1]
-        return {name: rows for name, rows in held.items() if isinstance(rows, torch.Tensor)}
+        operands = split_cache(self.tensors["kv"], self.tensors.get("kpe"))[1]
+        return {name: rows for name, rows in operands.items() if isinstance(rows, torch.Tensor)}
 
     def size(self) -> StepSize:
         """The sizes that these tensors have."""
@@ -318,10 +318,10 @@ def _check_values(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
             raise _bad(name, f"{what} from 0 to {high}", got, "correct the values")
 
     # Every cache of the file has room for all keys; a cache that the file lacks is drawn with room for them.
-    held = [name for name in (INDEX_CACHE[kind], "kv") if name in tensors]
+    caches = [name for name in (INDEX_CACHE[kind], "kv") if name in tensors]
     if kind == "prefill":
         starts, ends = tensors["k_start"], tensors["k_end"]
-        keys = min([MOST_KEYS, *(tensors[name].numel() // tensors[name].shape[-1] for name in held)])
+        keys = min([MOST_KEYS, *(tensors[name].numel() // tensors[name].shape[-1] for name in caches)])
         if starts.shape != ends.shape:
             raise _bad(
                 "k_end",
@@ -341,7 +341,7 @@ def _check_values(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
         expected = f"a row for each of the {lens.shape[0]} sequences"
         raise _bad("block_table", expected, f"shape {tuple(table.shape)}", "make the tensors agree")
     between("seq_lens", lens, table.shape[1] * PAGE, "lengths within the block table")
-    pages = min([MOST_PAGES, *(_pages(name, tensors[name]) for name in held)])
+    pages = min([MOST_PAGES, *(_pages(name, tensors[name]) for name in caches)])
     between("block_table", table[_used(lens, table)], pages - 1, "page ids")
 
 
@@ -390,30 +390,30 @@ def draw(
     require_range("seed", seed, *SEEDS)
     require_range("sets", sets, 1, MOST_SETS)
     place = require_device("device", device)
-    held = dict(given or {})
-    _check_tensors(size.kind, held)
-    wanted = size.bytes(sets, cache="kv" not in held, index_cache=INDEX_CACHE[size.kind] not in held)
+    fixed = dict(given or {})
+    _check_tensors(size.kind, fixed)
+    wanted = size.bytes(sets, cache="kv" not in fixed, index_cache=INDEX_CACHE[size.kind] not in fixed)
     subject = f"sizes of the {size.kind} step ({size.describe()})"
     require_memory(subject, wanted, place, "choose a smaller batch, context or number of pages")
     generator = torch.Generator(place).manual_seed(int(seed))
     make = decode_caches if size.kind == "decode" else prefill_caches
-    caches = {**make(size, place, generator, held), **held}
-    found = []
+    caches = {**make(size, place, generator, fixed), **fixed}
+    steps = []
     order = torch.randperm(size.pool, generator=generator, device=place) if size.kind == "decode" else None
     for turn in range(sets):
         if order is None:
             queries = prefill_queries(size, place, generator)
         else:
             queries = decode_queries(size, place, generator, order, turn)
-        tensors = {**caches, **queries, **held}
-        found.append(
+        tensors = {**caches, **queries, **fixed}
+        steps.append(
             StepInputs(
                 size.kind,
                 {name: tensors[name] for name in ARGUMENTS[size.kind] if name in tensors},
                 size.topk,
             )
         )
-    return found
+    return steps
 
 
 @checked
@@ -427,10 +427,10 @@ def save(inputs: StepInputs, path: str | Path) -> None:
         "format": FORMAT, "kind": inputs.kind, "topk": str(inputs.topk), "sm_scale": repr(inputs.sm_scale),
         "lse_base": inputs.lse_base,
     }  # fmt: skip
-    held = {name: tensor.contiguous().cpu() for name, tensor in inputs.tensors.items()}
+    tensors = {name: tensor.contiguous().cpu() for name, tensor in inputs.tensors.items()}
     library = _safetensors()
     try:
-        library.torch.save_file(held, str(path), metadata=metadata)
+        library.torch.save_file(tensors, str(path), metadata=metadata)
     except (OSError, library.SafetensorError) as error:
         raise CacheError(
             str(path),
@@ -480,8 +480,8 @@ def load(
     topk = _number(path, metadata, "topk", int, size.topk)
     scale = _number(path, metadata, "sm_scale", float, DATASET_SM_SCALE)
     place = require_device("device", device)
-    held = {name: tensor.to(place) for name, tensor in tensors.items()}
-    inputs = draw(replace(_size_of(size, held), topk=topk), device=device, seed=seed, given=held)[0]
+    placed = {name: tensor.to(place) for name, tensor in tensors.items()}
+    inputs = draw(replace(_size_of(size, placed), topk=topk), device=device, seed=seed, given=placed)[0]
     return replace(inputs, sm_scale=scale, lse_base=metadata.get("lse_base", "2"))
 
 
@@ -502,11 +502,11 @@ def _number(path: str | Path, metadata: Mapping[str, str], name: str, kind: type
     return value
 
 
-def _size_of(size: StepSize, held: Mapping[str, torch.Tensor]) -> StepSize:
+def _size_of(size: StepSize, tensors: Mapping[str, torch.Tensor]) -> StepSize:
     """`size` with the fields that a file's tensors fix."""
     facts: dict[str, Any] = {}
     if size.kind == "decode":
-        lens, table = held["seq_lens"], held["block_table"]
+        lens, table = tensors["seq_lens"], tensors["block_table"]
         facts = {
             "batch": lens.shape[0],
             "next_n": lens.shape[1],
@@ -517,12 +517,14 @@ def _size_of(size: StepSize, held: Mapping[str, torch.Tensor]) -> StepSize:
         needed = _most(table[used]) + 1
         facts["pages"] = max(size.pages, needed, -(-facts["context"] // PAGE))
     else:
-        ends = held["k_end"]
+        ends = tensors["k_end"]
         facts = {"rows": ends.shape[0]}
-        facts["context"] = held["k_index"].shape[0] if "k_index" in held else max(_most(ends), facts["rows"])
+        facts["context"] = (
+            tensors["k_index"].shape[0] if "k_index" in tensors else max(_most(ends), facts["rows"])
+        )
     for name, field, axis in (("q_nope", "heads", 1), ("q_index", "index_heads", -2)):
-        if name in held:
-            facts[field] = held[name].shape[axis]
+        if name in tensors:
+            facts[field] = tensors[name].shape[axis]
     return replace(size, **facts)
 
 

@@ -66,17 +66,17 @@ def check(
     )
     rows = part.pop("rows")
     got = {"indices": output.indices[rows], "out": output.out[rows], "lse": output.lse[rows]}
-    found = {
+    comparisons = {
         "lightning_indexer": compare(
             "lightning_indexer", inputs.kind, part["indexer"], {"logits": part["logits"]}
         )
     }
     selector = part["selector"]
-    found["topk_selector"] = compare("topk_selector", "default", selector, {"indices": got["indices"]})
+    comparisons["topk_selector"] = compare("topk_selector", "default", selector, {"indices": got["indices"]})
     attention = _attention(inputs, rows, got["indices"])
-    found["sparse_mla"] = compare("sparse_mla", inputs.form, attention, got)
-    found["chain"] = _chain(inputs, part, rows, got)
-    return found
+    comparisons["sparse_mla"] = compare("sparse_mla", inputs.form, attention, got)
+    comparisons["chain"] = _chain(inputs, part, rows, got)
+    return comparisons
 
 
 def _spread(count: int, sample: int) -> torch.Tensor:
@@ -126,8 +126,8 @@ def _pages_in_use(
     live = torch.arange(table.shape[1], device=table.device) < -(-lens.amax(dim=1, keepdim=True) // PAGE)
     pages = table[live].unique()
     local = torch.searchsorted(pages, table.clamp(min=0)).to(torch.int32)
-    held = cache.view(torch.uint8).view(cache.shape[0], -1)[pages.long()]
-    return (held, local) if len(pages) else (cache.view(torch.uint8).view(cache.shape[0], -1)[:1], local)
+    used = cache.view(torch.uint8).view(cache.shape[0], -1)[pages.long()]
+    return (used, local) if len(pages) else (cache.view(torch.uint8).view(cache.shape[0], -1)[:1], local)
 
 
 def _prefill_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict[str, Any]:
@@ -139,8 +139,8 @@ def _prefill_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict
     last = parts[-1]
     picked = _spread(last.stop - last.start, sample).to(device)
     rows = picked + last.start
-    held = workspace.get("logits", shape, torch.float32, device, zeroed=False)
-    logits = held[(len(parts) - 1) % lanes][picked]
+    chunks = workspace.get("logits", shape, torch.float32, device, zeroed=False)
+    logits = chunks[(len(parts) - 1) % lanes][picked]
     starts, ends = t["k_start"][rows], t["k_end"][rows]
     return {
         "rows": rows,
@@ -189,7 +189,9 @@ def _attention(inputs: AttentionInputs, rows: torch.Tensor, indices: torch.Tenso
     local = torch.where(indices >= 0, torch.searchsorted(tokens, indices.long().clamp(min=0)), -1).to(
         torch.int32
     )
-    cache = {name: held[tokens] if len(tokens) else held[:1] for name, held in inputs.cache_rows().items()}
+    cache = {
+        name: values[tokens] if len(tokens) else values[:1] for name, values in inputs.cache_rows().items()
+    }
     heads = t["q_nope"].shape[1]
     sink = t.get("attn_sink")
     if sink is None:

@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 def decode_caches(
-    size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]
+    size: StepSize, device: torch.device, generator: torch.Generator, given: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """The caches of a decode step that `held` lacks.
+    """The caches of a decode step that `given` lacks.
 
     Args:
         size: the step's sizes.
         device: where to draw them.
         generator: of that device.
-        held: tensors of the step by name.
+        given: tensors of the step by name.
 
     Returns:
         `k_index_cache` [pages, 64, 1, 132] bytes, and `kv`, with `kpe` for kv "bf16", [pages, 64, ...].
     """
     pages, made = size.pool, {}
-    if "k_index_cache" not in held:
+    if "k_index_cache" not in given:
         made["k_index_cache"] = _index_cache(pages, device, generator)
-    if "kv" not in held:
+    if "kv" not in given:
         made |= {
             name: rows.view(pages, PAGE, -1)
             for name, rows in _latent_cache(size.kv, pages * PAGE, device, generator).items()
@@ -135,20 +135,20 @@ def decode_queries(
 
 
 def prefill_caches(
-    size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]
+    size: StepSize, device: torch.device, generator: torch.Generator, given: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """The caches of a prefill step that `held` lacks; arguments as in `decode_caches`.
+    """The caches of a prefill step that `given` lacks; arguments as in `decode_caches`.
 
     Returns:
         `k_index` [context, 128] float8_e4m3fn, `k_index_scales` [context] float32, and `kv`, with `kpe` for
         kv "bf16", [context, ...].
     """
     n, made = size.context, {}
-    if "k_index" not in held:
+    if "k_index" not in given:
         keys, scales = unpack_index_keys(_index_cache(-(-n // PAGE), device, generator))
         made["k_index"] = keys.reshape(-1, INDEX_DIM)[:n].contiguous()
         made["k_index_scales"] = scales.reshape(-1)[:n].contiguous()
-    if "kv" not in held:
+    if "kv" not in given:
         made |= _latent_cache(size.kv, n, device, generator)
     return made
 

@@ -183,11 +183,13 @@ def calibrate(
 
 
 def _points(buffer: torch.Tensor, width: int, footprint: int) -> Iterator[Point]:
-    held = footprint // width
-    rows = buffer[: held * width].view(held, width)
+    count_of_rows = footprint // width
+    rows = buffer[: count_of_rows * width].view(count_of_rows, width)
     count = max(1024, min(MOST_ROWS, FETCHED // width))
     generator = torch.Generator(buffer.device).manual_seed(width)
-    drawn = torch.randint(held, (count,), generator=generator, device=buffer.device, dtype=torch.int32)
+    drawn = torch.randint(
+        count_of_rows, (count,), generator=generator, device=buffer.device, dtype=torch.int32
+    )
     for order in ORDERS:
         ids = drawn if order == "random" else drawn.sort().values
         rates = [(_rate(partial(gather, {"rows": rows}, ids, s), count * width), s) for s in SETTINGS]

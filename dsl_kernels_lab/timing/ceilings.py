@@ -48,11 +48,11 @@ class Ceilings:
 
     def gather_gbps(self, row_bytes: int, footprint: float, order: str = "random") -> float | None:
         """The rate of fetching such rows, interpolated logarithmically; None without points."""
-        held = [p for p in self.points if p.order == order] or list(self.points)
-        if not held:
+        ordered = [p for p in self.points if p.order == order] or list(self.points)
+        if not ordered:
             return None
         by_rows: dict[int, list[Point]] = {}
-        for point in held:
+        for point in ordered:
             by_rows.setdefault(point.row_bytes, []).append(point)
         curve = {
             rows: _between({p.footprint: p.gbps for p in points}, footprint)

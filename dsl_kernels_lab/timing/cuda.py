@@ -37,10 +37,10 @@ class Module:
         if name not in self._functions:
             driver = _driver()
             kernel = check(driver.cuLibraryGetKernel(self._library, name.encode()), name)
-            held = check(driver.cuKernelGetFunction(kernel), name)
+            function = check(driver.cuKernelGetFunction(kernel), name)
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            check(driver.cuFuncSetAttribute(held, limit, SHARED_LIMIT), f"shared memory of {name}")
-            self._functions[name] = held
+            check(driver.cuFuncSetAttribute(function, limit, SHARED_LIMIT), f"shared memory of {name}")
+            self._functions[name] = function
         return self._functions[name]
 
     def launch(

@@ -350,29 +350,29 @@ def record(
     """
     bench.require_gpu()
     begun = time.monotonic()
-    held = results.begin(None if again else results.read(path), _fresh(), path)
-    run, session = len(held.runs) - 1, Session()
+    recorded = results.begin(None if again else results.read(path), _fresh(), path)
+    run, session = len(recorded.runs) - 1, Session()
     failed: list[str] = []
-    done = {row.key for row in held.rows}
+    done = {row.key for row in recorded.rows}
     left = [item for item in chosen if item.key not in done]
     for number, item in enumerate(left):
         if limit and time.monotonic() - begun >= limit:
-            return Outcome(path, held, len(left) - number + len(failed), failed)
+            return Outcome(path, recorded, len(left) - number + len(failed), failed)
         if said is not None:
             said(item.key)
-        ended = held.ended.get(item.key, 0)
+        ended = recorded.ended.get(item.key, 0)
         # Write the count before the measurement, in case the process dies in it.
-        results.write(path, replace(held, ended={**held.ended, item.key: ended + 1}))
+        results.write(path, replace(recorded, ended={**recorded.ended, item.key: ended + 1}))
         session.with_peers = ended < MOST_ENDED
         try:
             with torch.inference_mode():
                 row = measured(item, session, run)
-            held = replace(held.with_row(row), absent={**held.absent, **session.absent})
+            recorded = replace(recorded.with_row(row), absent={**recorded.absent, **session.absent})
         except (DslKernelError, torch.OutOfMemoryError) as error:
             failed.append(f"{item.key}: {error}")
-        results.write(path, held)
+        results.write(path, recorded)
         torch.cuda.empty_cache()
-    return Outcome(path, held, len(failed), failed)
+    return Outcome(path, recorded, len(failed), failed)
 
 
 def _fresh() -> Results:

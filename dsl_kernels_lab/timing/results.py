@@ -102,8 +102,8 @@ class Row:
     @property
     def sustained_ratio(self) -> float | None:
         """The same for back-to-back calls, where both were timed so."""
-        held = [peer.sustained_us for peer in self.peers if peer.sustained_us]
-        return self.sustained_us / min(held) if self.sustained_us and held else None
+        sustained = [peer.sustained_us for peer in self.peers if peer.sustained_us]
+        return self.sustained_us / min(sustained) if self.sustained_us and sustained else None
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Results:
 
     def with_row(self, row: Row) -> Results:
         """These results with a row added, which replaces the row of the same key."""
-        kept = [held for held in self.rows if held.key != row.key]
+        kept = [other for other in self.rows if other.key != row.key]
         ended = {key: count for key, count in self.ended.items() if key != row.key}
         return replace(self, rows=(*kept, row), ended=ended)
 
@@ -200,28 +200,28 @@ def write(path: Path, results: Results) -> None:
 
 
 @checked
-def begin(held: Results | None, fresh: Results, path: Path) -> Results:
+def begin(earlier: Results | None, fresh: Results, path: Path) -> Results:
     """The results that a run continues: those of the file with this run added, or new ones.
 
     Raises:
         InvalidArgumentError: the file is of another commit or kind of GPU, or its rows are of kernels that
             changed.
     """
-    if held is None:
+    if earlier is None:
         return fresh
     for name in ("gpu", "commit", "dsl_kernels"):
-        was, now = getattr(held, name), getattr(fresh, name)
+        was, now = getattr(earlier, name), getattr(fresh, name)
         if was != now:
             raise _mixed(path, f"{name} {was}, as its rows", f"{name} {now}")
-    gone = sorted({kernel for row in held.rows for kernel in changed(row)})
+    gone = sorted({kernel for row in earlier.rows for kernel in changed(row)})
     if gone:
         raise _mixed(path, "the kernels of its rows", f"others now: {', '.join(gone[:3])}")
-    other = {name for name, value in held.versions.items() if fresh.versions.get(name) != value}
+    other = {name for name, value in earlier.versions.items() if fresh.versions.get(name) != value}
     if other:
         got = ", ".join(f"{name} {fresh.versions.get(name)}" for name in sorted(other))
-        wanted = ", ".join(f"{name} {held.versions[name]}" for name in sorted(other))
+        wanted = ", ".join(f"{name} {earlier.versions[name]}" for name in sorted(other))
         raise _mixed(path, wanted, got)
-    return replace(held, runs=(*held.runs, *fresh.runs))
+    return replace(earlier, runs=(*earlier.runs, *fresh.runs))
 
 
 def _mixed(path: Path, expected: str, got: str) -> InvalidArgumentError:

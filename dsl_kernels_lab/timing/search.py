@@ -158,7 +158,7 @@ class Journal:
 
     path: Path
     fresh: bool = False
-    held: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
+    rows: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.fresh:
@@ -166,22 +166,22 @@ class Journal:
         for row in bench.read_records(self.path):
             key = tuple(str(row.get(name)) for name in _KEY)
             if row.get("again"):
-                self.held.pop(key, None)
+                self.rows.pop(key, None)
             else:
-                self.held[key] = row
+                self.rows[key] = row
 
     def row_of(self, point: Point, variant: Variant) -> dict[str, Any] | None:
         """The journal's row of a variant at a point; None where it was not tried, or has changed since."""
-        return self.held.get(tuple(_key(point, variant)[name] for name in _KEY))
+        return self.rows.get(tuple(_key(point, variant)[name] for name in _KEY))
 
-    def add(self, point: Point, variant: Variant, **found: Any) -> None:
+    def add(self, point: Point, variant: Variant, **outcome: Any) -> None:
         """Record the outcome of a variant.
 
         Raises:
             CacheError: the journal cannot be written.
         """
-        row = {**_key(point, variant), **found}
-        self.held[tuple(row[name] for name in _KEY)] = row
+        row = {**_key(point, variant), **outcome}
+        self.rows[tuple(row[name] for name in _KEY)] = row
         try:
             bench.append(self.path, as_json("found", row) + "\n")
         except OSError as error:
@@ -315,7 +315,7 @@ class Search:
         variants.lend(variant)
         try:
             with _watched(variant):
-                if variant.id not in {held.id for held in variants.variants(variant.op)}:
+                if variant.id not in {known.id for known in variants.variants(variant.op)}:
                     verify(variant)
                 times = list(grids.time_variant(self.point, self.fixture, variant))
         except (DslKernelError, RuntimeError) as error:
@@ -449,7 +449,7 @@ def keep(gpu: str, entries: Sequence[Mapping[str, Any]], winners: Mapping[str, V
     """
     root = user_folder()
     merged = measured.merged([dict(entry) for entry in entries], measured.user_table(gpu).entries)
-    held = measured.added_variants()
+    kept = measured.added_variants()
     generated = {variant.id for variant in variants.variants()}
     added = {e["variant"]: winners[e["variant"]] for e in entries if e["variant"] not in generated}
     path = root / f"{measured.slug(gpu)}.json"
@@ -458,7 +458,7 @@ def keep(gpu: str, entries: Sequence[Mapping[str, Any]], winners: Mapping[str, V
     try:
         storage.make_folder(root)
         if added:
-            _keep_modules(root / measured.MODULES, {**held, **added})
+            _keep_modules(root / measured.MODULES, {**kept, **added})
         storage.write_atomically(
             path, (as_json("entries", content, indent=1, sort_keys=True) + "\n").encode()
         )
@@ -473,10 +473,10 @@ def keep(gpu: str, entries: Sequence[Mapping[str, Any]], winners: Mapping[str, V
     return path
 
 
-def _keep_modules(root: Path, held: Mapping[str, Variant]) -> None:
+def _keep_modules(root: Path, kept: Mapping[str, Variant]) -> None:
     """Write the modules first and their manifest last, so that everything it lists exists."""
     records = []
-    for variant in held.values():
+    for variant in kept.values():
         text = variant.path.read_bytes()
         if hashlib.sha256(text).hexdigest() != variant.sha256:
             raise ArtifactError(

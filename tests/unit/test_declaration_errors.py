@@ -131,6 +131,19 @@ def test_a_knob_named_like_an_extent_refuses_other_sizes() -> None:
     assert replace(program, knobs=knobs, guards=(mine,)).guards == (mine,)
 
 
+def test_a_program_of_several_forms_refuses_those_that_a_variant_does_not_take() -> None:
+    """Without the guard, a kernel would take another form's operands for its own."""
+    program = replace(programs.get("merge_outputs"), guards=())
+    (guard,) = program.guards
+    assert guard.name == "form"
+    assert guard.refuse({"parts": "peers"}, {"form": "default"}) == "form = default, built for peers"
+    assert guard.refuse({"parts": "gathered"}, {"form": "default"}) is None
+    assert guard.refuse({"parts": "peers"}, {}) is None
+    mine = Guard("form", lambda knobs, call: None)
+    assert replace(program, guards=(mine,)).guards == (mine,)
+    assert replace(programs.get("window_ids"), guards=()).guards == ()
+
+
 def test_a_guard_passes_over_what_a_variant_or_a_form_has_not() -> None:
     guard = built_for("kv", "form")
     assert guard.refuse({"kv": "fp8"}, {"form": "bf16"}) == "form = bf16, built for fp8"

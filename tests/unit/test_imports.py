@@ -215,7 +215,7 @@ def test_the_laboratory_is_beside_the_library_and_uses_it(part: str) -> None:
     assert of_part and any("dsl_kernels" in imported(path) for path in of_part)
 
 
-MOST_LINES_IN_ALL = 56_000
+MOST_LINES_IN_ALL = 55_800
 """Lines of Python in `dsl_kernels` and `codegen` together. The number only falls."""
 
 

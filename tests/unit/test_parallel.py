@@ -254,7 +254,7 @@ def test_each_position_lies_on_one_rank_and_keeps_its_order(alone, interleave, r
         numbers = torch.arange(len(own), dtype=torch.int32)
         assert torch.equal(merge_entries.positions(numbers, interleave, rank, ranks), own)
         counts = torch.tensor([int((own < end).sum()) for end in ends], dtype=torch.int32)
-        assert torch.equal(sharding.held(ends)[:, rank], counts)
+        assert torch.equal(sharding.tokens_before(ends)[:, rank], counts)
     assert bool((owners == 1).all())
     assert sharding.tokens(torch.tensor([-1], dtype=torch.int32)).tolist() == [-1]
 

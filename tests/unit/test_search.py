@@ -170,7 +170,7 @@ def test_an_interrupted_search_blames_no_variant(machine, monkeypatch) -> None:
     monkeypatch.setattr(bench, "graph_time", interrupted)
     with pytest.raises(KeyboardInterrupt):
         running.run(search.candidates(call(), 0))
-    assert search.Journal(journal.path).held == {}
+    assert search.Journal(journal.path).rows == {}
 
 
 def test_a_wrong_variant_is_never_recorded(machine, monkeypatch) -> None:

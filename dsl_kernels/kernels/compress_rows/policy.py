@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import SimpleNamespace
 
-from ...tile.lang import Counts, Policy, Schedule
+from ...tile.lang import Counts, Policy, Schedule, bucket_of
 from .problem import WORDS
-
-
-def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """Rows, the tokens per row, and the channels of tokens and rows."""
-    return {name: dims[name] for name in ("rows", "ratio", "width", "dim")}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
@@ -20,4 +15,4 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     return Counts(loaded=span * (12 * k.dim + 4) + 4 * k.dim + 4 * 64, stored=4 * WORDS[k.dim])
 
 
-POLICY = Policy(bucket=bucket, counts=counts)
+POLICY = Policy(bucket=bucket_of("rows", "ratio", "width", "dim"), counts=counts)

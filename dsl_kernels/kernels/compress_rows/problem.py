@@ -157,12 +157,12 @@ def compressed(inputs: Mapping[str, Any]) -> torch.Tensor:
     ]
     bias = ape[torch.arange(span, device=windows.device) % ratio].gather(1, columns)
     share = torch.where(there, given[1] + bias, -torch.inf).softmax(dim=1)
-    found = torch.where(there, share * given[0], 0.0).sum(dim=1)
-    found = found * torch.rsqrt(found.square().mean(dim=1, keepdim=True) + inputs["eps"]) * weight
+    values = torch.where(there, share * given[0], 0.0).sum(dim=1)
+    values = values * torch.rsqrt(values.square().mean(dim=1, keepdim=True) + inputs["eps"]) * weight
     cos, sin = inputs["cos_sin"].double()[inputs["positions"].long()].chunk(2, dim=1)
-    even, odd = found[:, dim - ROPE_DIM :: 2], found[:, dim - ROPE_DIM + 1 :: 2]
+    even, odd = values[:, dim - ROPE_DIM :: 2], values[:, dim - ROPE_DIM + 1 :: 2]
     turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=2).flatten(1)
-    return torch.cat((found[:, : dim - ROPE_DIM], turned), dim=1)
+    return torch.cat((values[:, : dim - ROPE_DIM], turned), dim=1)
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

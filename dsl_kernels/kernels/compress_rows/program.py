@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from ... import problems
 from ...arch import ArchSpec
 from ...problems.layouts import LATENT_DIM, V4_GROUP
-from ...tile.frontend import Float32, Int32, Names, recorded
+from ...tile.frontend import Float32, Int32, Names, after_previous_kernel, recorded
 from ...tile.lang import START, Body, Buffer, Knob, Role, Schedule, Space
 from ...tile.leaf_text import WARP
 from ...tile.program import TileProgram
@@ -63,12 +63,6 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 @recorded
-def _start(m: Recorder) -> None:
-    m.barriers_stand()
-    m.depend()
-
-
-@recorded
 def _compress(m: Recorder) -> None:
     s = Kernel(m)
     row = m.block(0)
@@ -86,7 +80,7 @@ def _compress(m: Recorder) -> None:
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    return {START: _start, "compress": _compress}
+    return {START: after_previous_kernel, "compress": _compress}
 
 
 PROGRAM = TileProgram(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ...arch import ArchSpec, GpuSpec
-from ...tile.lang import LaunchPlan, Policy
+from ...tile.lang import LaunchPlan, Policy, bucket_of
 from .program import measures
 from .program.common import query_rows
 
@@ -31,18 +31,13 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
     """One CTA per SM takes items in turn.
 
     A causal call works on several heads side by side: half the L2 holds the keys and values of these. Other
-        calls work
-    on one head at a time.
+    calls work on one head at a time.
     """
     items, bundles = max(1, _items(k, dims)), max(1, dims["b"] * dims["heads"] // k.cluster)
     shared = max(1, dims["heads"] // max(1, dims["kv_heads"]) // k.cluster)
-    held = max(1, gpu.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"])))
-    abreast = min(bundles, held * shared) if dims.get("causal") else 1
+    cached = max(1, gpu.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"])))
+    abreast = min(bundles, cached * shared) if dims.get("causal") else 1
     return LaunchPlan(ctas=min(items, gpu.sms // k.cluster), abreast=abreast)
-
-
-def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    return {name: dims[name] for name in ("b", "sq", "skv", "heads", "kv_heads", "dim", "causal")}
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
@@ -57,4 +52,6 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     return level > 0 or chosen in (*COMMITTED, COMMITTED_ALONE[k.dtype])
 
 
-POLICY = Policy(bucket=bucket, launch=launch, useful=useful)
+POLICY = Policy(
+    bucket=bucket_of("b", "sq", "skv", "heads", "kv_heads", "dim", "causal"), launch=launch, useful=useful
+)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 else:
     torch = later("torch", globals())
 
+PAGE = 64
 BLOCK = 8
 """Tokens of one maximum. The tokens of a unit of the cache are a multiple of this."""
 
@@ -32,19 +33,40 @@ Kernels get the size of a block or a page.
 SPARE_BYTE = 255
 
 
-def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    reach = dims["max_pages"] * dims["block_size"]
-    return (o["seq_lens"] < 0) | (o["seq_lens"] > min(reach, dims["stride"]))
+def _unit(dims: Mapping[str, int]) -> int:
+    """Tokens of a table entry's unit."""
+    return dims.get("block_size", dims.get("page_size", PAGE))
 
 
-def _wrong_units(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    lens, table, sharing = o["seq_lens"][:, 0], o["block_table"], dims["sharing"]
-    scored = torch.where(lens > int(o.get("skip_below", 0)), lens, 0)
-    used = torch.zeros(len(table) * sharing, dtype=lens.dtype, device=lens.device)
-    used[: len(scored)] = -(-scored // dims["block_size"])
-    most = used.view(-1, sharing).amax(dim=1)
-    live = torch.arange(dims["max_pages"], device=table.device) < most[:, None]
-    return live & ((table < 0) | (table >= dims["pages"] * dims["page_size"] // dims["block_size"]))
+def wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    """The lengths beyond the table or the scores, and negative ones."""
+    return (o["seq_lens"] < 0) | (o["seq_lens"] > min(dims["max_pages"] * _unit(dims), dims["stride"]))
+
+
+def wrong_units(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    """The entries of the table that name no unit of the cache, among those that a length reaches."""
+    lens, table, unit = o["seq_lens"], o["block_table"], _unit(dims)
+    used = torch.zeros(len(table), dims.get("sharing", 1), dtype=lens.dtype, device=lens.device)
+    if lens.numel():
+        scored = torch.where(lens > int(o.get("skip_below", 0)), lens, 0)
+        used.view(-1)[: len(lens)] = -(-scored.amax(dim=1) // unit)
+    live = torch.arange(dims["max_pages"], device=table.device) < used.amax(dim=1)[:, None]
+    return live & ((table < 0) | (table >= dims["pages"] * dims.get("page_size", PAGE) // unit))
+
+
+def drawn_table(
+    lens: torch.Tensor, unit: int, units: int, p: Mapping[str, Any], generator: torch.Generator
+) -> torch.Tensor:
+    """A table for lengths [b, next_n]: ids of `units` units in the entries that are read, others random."""
+    sharing, device = p.get("sharing", 1), lens.device
+    lines, width = -(-len(lens) // sharing), max(1, -(-int(lens.max()) // unit)) + p.get("spare_pages", 1)
+    table = torch.randint(
+        -(2**31), 2**31 - 1, (lines, width), generator=generator, dtype=torch.int64, device=device
+    ).to(torch.int32)
+    for line in range(lines):
+        used = -(-int(lens[line * sharing : (line + 1) * sharing].max()) // unit)
+        table[line, :used] = torch.randperm(units, generator=generator, device=device)[:used].to(torch.int32)
+    return table
 
 
 def _flag(name: str, doc: str) -> OperandSpec:
@@ -76,13 +98,13 @@ def operands(heads: tuple[str, ...], skip: OperandSpec) -> tuple[OperandSpec, ..
         OperandSpec(
             "seq_lens", ("b", "next_n"), "int32", row_stride="seq_lens_stride", align=4, longest="max_len",
             doc="keys of each row, in the units that its table line names; 0 for a padded row",
-            values=(Values("0 to min(max_pages units, stride)", _wrong_lengths),),
+            values=(Values("0 to min(max_pages units, stride)", wrong_lengths),),
         ),
         OperandSpec(
             "block_table", ("lines", "max_pages"), "int32", row_stride="block_table_stride", align=4,
             requires=("lines == ceildiv(b, sharing)",),
             doc="ids of units: pages, or blocks numbered across pages; row r has line r // sharing",
-            values=(Values("units of the cache in the entries that a length reaches", _wrong_units),),
+            values=(Values("units of the cache in the entries that a length reaches", wrong_units),),
         ),
         OperandSpec(
             "logits", ("b", "next_n", "stride"), "float32", "out", strides=axis_strides("logits", "bn"),
@@ -126,20 +148,14 @@ def make(p: Mapping[str, Any], draw: Any, generator: torch.Generator) -> dict[st
         scales = cache[:, page * dim :].view(pages, page, 4)
         spread = torch.randint(117, 125, (pages, page, 1), generator=generator, device=device)
         scales.copy_(spread.to(torch.uint8).expand(-1, -1, 4))
-    lines, width = -(-b // sharing), max(1, -(-int(lens.max()) // unit)) + p.get("spare_pages", 1)
-    table = torch.randint(
-        -(2**31), 2**31 - 1, (lines, width), generator=generator, dtype=torch.int64, device=device
-    ).to(torch.int32)
-    for line in range(lines):
-        used = -(-int(lens[line * sharing : (line + 1) * sharing].max()) // unit)
-        order = torch.randperm(pages * page // unit, generator=generator, device=device)[:used]
-        table[line, :used] = order.to(torch.int32)
+    table = drawn_table(lens, unit, pages * page // unit, p, generator)
     has = int(bool(p.get("maxima") or p.get("has_maxima")))
     return {
         "q": q, "k_cache": cache, "weights": weights.flatten(0, 1), "seq_lens": lens, "block_table": table,
         "skip_below": p.get("skip_below", 0), "page_size": page, "block_size": unit, "sharing": sharing,
         "mx": int(bool(p.get("mx"))), "has_maxima": has,
-        "maxima_rows": b * next_n if has else 1, "maxima_columns": -(-width * unit // BLOCK) if has else 1,
+        "maxima_rows": b * next_n if has else 1,
+        "maxima_columns": -(-table.shape[1] * unit // BLOCK) if has else 1,
     }  # fmt: skip
 
 

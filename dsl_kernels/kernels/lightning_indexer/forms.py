@@ -13,18 +13,18 @@ from ...dtypes import DTYPES
 from ...problems.base import OperandSpec, Values, axis_strides
 from ...problems.layouts import INDEX_DIM
 from . import blocks, mxfp4
+from .blocks import PAGE as PAGE
+from .blocks import wrong_lengths, wrong_units
 
 if TYPE_CHECKING:
     import torch
 else:
     torch = later("torch", globals())
 
-PAGE = 64
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)
 # The forms "any" take pages of a multiple of GRAIN tokens, keys of a multiple of GRAIN dims, and at most
 # MOST_HEADS heads.
 GRAIN, MOST_HEADS = 16, 64
-MODES = ("decode", "prefill")
 SCORES = {
     "plain": "float32",
     "any": "float32",
@@ -44,20 +44,6 @@ def parts_of(form: str) -> tuple[str, str]:
     """Mode and kind of a form."""
     mode, _, kind = form.partition("_")
     return mode, kind or "plain"
-
-
-def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    reach = dims["max_pages"] * dims.get("page_size", PAGE)
-    return (o["seq_lens"] < 0) | (o["seq_lens"] > min(reach, dims["stride"]))
-
-
-def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    lens, table = o["seq_lens"], o["block_table"]
-    scored = torch.where(lens > int(o.get("skip_below", 0)), lens, 0)
-    page = dims.get("page_size", PAGE)
-    used = -(-scored.amax(dim=1) // page) if scored.numel() else scored.sum(dim=1)
-    live = torch.arange(dims["max_pages"], device=table.device) < used[:, None]
-    return live & ((table < 0) | (table >= dims["pages"]))
 
 
 def _outside_keys(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]], torch.Tensor]:
@@ -81,7 +67,7 @@ _DECODE_SIZES = (
         doc="keys visible to each query; 0 for a padded row",
         row_stride="seq_lens_stride",
         align=4,
-        values=(Values("0 to min(64 * max_pages, stride)", _wrong_lengths),),
+        values=(Values("0 to min(64 * max_pages, stride)", wrong_lengths),),
         longest="max_len",
     ),
     OperandSpec(
@@ -91,7 +77,7 @@ _DECODE_SIZES = (
         doc="page ids; kernels do not follow entries past ceil(len / 64)",
         row_stride="block_table_stride",
         align=4,
-        values=(Values("page ids from 0 to pages - 1 in the first ceil(len / 64) entries", _wrong_pages),),
+        values=(Values("page ids from 0 to pages - 1 in the first ceil(len / 64) entries", wrong_units),),
     ),
 )
 

@@ -15,28 +15,16 @@ from ..._discover import later
 from ...problems.base import OperandSpec, Values, axis_strides
 from ...problems.layouts import INDEX_DIM
 from ...problems.mxfp4 import MXFP4_GROUP, mxfp4_of, pack_mxfp4_index_keys, quantise_mxfp4
+from .blocks import PAGE, drawn_table, wrong_lengths, wrong_units
 
 if TYPE_CHECKING:
     import torch
 else:
     torch = later("torch", globals())
 
-KEY_BYTES, SCALE_BYTES, PAGE = INDEX_DIM // 2, INDEX_DIM // MXFP4_GROUP, 64
+KEY_BYTES, SCALE_BYTES = INDEX_DIM // 2, INDEX_DIM // MXFP4_GROUP
 TOKEN_BYTES = KEY_BYTES + SCALE_BYTES
 PAGE_BYTES = PAGE * TOKEN_BYTES
-
-
-def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    return (o["seq_lens"] < 0) | (o["seq_lens"] > min(dims["max_pages"] * PAGE, dims["stride"]))
-
-
-def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    lens, table, sharing = o["seq_lens"].amax(dim=1), o["block_table"], dims["sharing"]
-    scored = torch.where(lens > int(o.get("skip_below", 0)), lens, 0)
-    used = torch.zeros(len(table) * sharing, dtype=lens.dtype, device=lens.device)
-    used[: len(scored)] = -(-scored // PAGE)
-    live = torch.arange(dims["max_pages"], device=table.device) < used.view(-1, sharing).amax(dim=1)[:, None]
-    return live & ((table < 0) | (table >= dims["pages"]))
 
 
 def _wrong_scales(name: str, o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -67,14 +55,14 @@ def operands(skip: OperandSpec) -> tuple[OperandSpec, ...]:
         OperandSpec(
             "seq_lens", ("b", "next_n"), "int32", row_stride="seq_lens_stride", align=4, longest="max_len",
             doc="keys visible to each row; 0 for a padded row",
-            values=(Values("0 to min(64 * max_pages, stride)", _wrong_lengths),),
+            values=(Values("0 to min(64 * max_pages, stride)", wrong_lengths),),
         ),
         OperandSpec(
             "block_table", ("lines", "max_pages"), "int32", row_stride="block_table_stride", align=4,
             requires=("lines == ceildiv(b, sharing)",),
             doc="page ids; sequence i has line i // sharing",
             values=(
-                Values("page ids from 0 to pages - 1 in the entries that a length reaches", _wrong_pages),
+                Values("page ids from 0 to pages - 1 in the entries that a length reaches", wrong_units),
             ),
         ),
         OperandSpec(
@@ -152,13 +140,7 @@ def make(p: Mapping[str, Any], lens: list[list[int]], generator: torch.Generator
     weights = _normal(generator, b, next_n, p["heads"])
     pages = max(p["pages"], -(-int(lengths.max()) // PAGE))
     cache = pack_mxfp4_index_keys(_spread(generator, pages, PAGE, INDEX_DIM)).view(pages, -1)
-    lines, width = -(-b // sharing), max(1, -(-int(lengths.max()) // PAGE)) + p.get("spare_pages", 1)
-    table = torch.randint(
-        -(2**31), 2**31 - 1, (lines, width), generator=generator, dtype=torch.int64, device=device
-    ).to(torch.int32)
-    for line in range(lines):
-        used = -(-int(lengths[line * sharing : (line + 1) * sharing].max()) // PAGE)
-        table[line, :used] = torch.randperm(pages, generator=generator, device=device)[:used].to(torch.int32)
+    table = drawn_table(lengths, PAGE, pages, p, generator)
     return {
         "q": q, "q_scales": q_scales.view(b * next_n, -1), "k_cache": cache, "weights": weights,
         "seq_lens": lengths, "block_table": table, "skip_below": p.get("skip_below", 0), "sharing": sharing,

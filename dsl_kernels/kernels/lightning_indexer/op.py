@@ -116,8 +116,8 @@ def lightning_indexer(
             workspace,
             of_rows,
         )
-        found: torch.Tensor = operands["logits"]
-        return found.view(*q.shape[:2], -1) if out is None else out
+        logits: torch.Tensor = operands["logits"]
+        return logits.view(*q.shape[:2], -1) if out is None else out
     if q_scales is not None:
         raise InvalidArgumentError(
             "q_scales", expected=f"None with scale_format={shown(scale_format)}", got=type(q_scales).__name__,

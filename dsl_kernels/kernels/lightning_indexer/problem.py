@@ -115,11 +115,11 @@ def _queries(
 
 def _lens(p: Mapping[str, Any]) -> list[list[int]]:
     """Lengths by sequence and query; one length for all where the sizes of a point are given."""
-    held: list[list[int]] = p.get("lens", [[PAGE]])
+    lens: list[list[int]] = p.get("lens", [[PAGE]])
     if not {"b", "next_n", "len"} & p.keys():
-        return held
-    longest = p.get("len", max(map(max, held)))
-    return [[longest] * p.get("next_n", len(held[0]))] * p.get("b", len(held))
+        return lens
+    longest = p.get("len", max(map(max, lens)))
+    return [[longest] * p.get("next_n", len(lens[0]))] * p.get("b", len(lens))
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
@@ -163,14 +163,7 @@ def _make_decode(p: Mapping[str, Any], kind: str, generator: torch.Generator) ->
     q, weights = _queries((b, next_n), p["heads"], generator, dim)
     pages = max(p["pages"], -(-int(lens.max()) // page))
     cache = pack_index_keys(_normal(generator)(pages, page, dim)).view(pages, -1)
-    max_pages = max(1, -(-int(lens.max()) // page)) + p.get("spare_pages", 1)
-    table = torch.randint(
-        -(2**31), 2**31 - 1, (b, max_pages), generator=generator, dtype=torch.int64, device=device
-    ).to(torch.int32)
-    for row in range(b):
-        used = -(-int(lens[row].max()) // page)
-        order = torch.randperm(pages, generator=generator, device=device)[:used]
-        table[row, :used] = order.to(torch.int32)
+    table = blocks.drawn_table(lens, page, pages, p, generator)
     drawn = {
         "q": q,
         "k_cache": cache,
@@ -191,7 +184,7 @@ def _spread(drawn: Mapping[str, Any], kind: str) -> dict[str, torch.Tensor]:
 
     The first two axes of q are swapped in memory.
     """
-    found = {}
+    spread = {}
     for name, gap in {**_GAPS, **({} if kind == "plain" else {"k_cache": 48})}.items():
         if name not in drawn:
             continue
@@ -200,9 +193,9 @@ def _spread(drawn: Mapping[str, Any], kind: str) -> dict[str, torch.Tensor]:
         size = (*shape[:-1], shape[-1] * value.element_size() + gap)
         filled = torch.full(size, 0x7F, dtype=torch.uint8, device=value.device)
         wide = filled.view(value.dtype)[..., : shape[-1]]
-        found[name] = wide.transpose(0, 1) if name == "q" else wide
-        found[name].copy_(value)
-    return found
+        spread[name] = wide.transpose(0, 1) if name == "q" else wide
+        spread[name].copy_(value)
+    return spread
 
 
 def _score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -268,8 +261,8 @@ def _logits_of_blocks(inputs: Mapping[str, Any]) -> torch.Tensor:
         if length > max(0, inputs.get("skip_below", 0)):
             places = blocks.tokens_of(inputs, row, length)
             q = inputs["q"].flatten(0, 1)[row]
-            found = _score(q, inputs["weights"][row], values[places], scales[places])
-            logits.view(-1, shape[-1])[row, :length] = found
+            scored = _score(q, inputs["weights"][row], values[places], scales[places])
+            logits.view(-1, shape[-1])[row, :length] = scored
     return logits
 
 

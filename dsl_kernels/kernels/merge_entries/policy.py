@@ -9,12 +9,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ...arch import ArchSpec
-from ...tile.lang import Counts, Policy, Schedule
-
-
-def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """All sizes."""
-    return {name: dims[name] for name in ("ranks", "rows", "k")}
+from ...tile.lang import Counts, Policy, Schedule, bucket_of
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
@@ -35,4 +30,4 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     return k.threads == 512 if k.lists == "peers" else level > 0 or k.threads == 256
 
 
-POLICY = Policy(bucket=bucket, counts=counts, useful=useful)
+POLICY = Policy(bucket=bucket_of("ranks", "rows", "k"), counts=counts, useful=useful)

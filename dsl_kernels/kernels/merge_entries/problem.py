@@ -36,10 +36,10 @@ def _not_ascending(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tenso
     entries = o["rank_entries"]
     tokens = entries[..., TOKEN, :, :]
     wrong = torch.zeros_like(entries, dtype=torch.bool)
-    found = wrong[..., TOKEN, :, :]
-    found.copy_(tokens < -1)
-    found[..., 1:] |= (tokens[..., 1:] >= 0) & (tokens[..., 1:] <= tokens[..., :-1])
-    found[..., 1:] |= (tokens[..., 1:] >= 0) & (tokens[..., :-1] < 0)
+    wrong_tokens = wrong[..., TOKEN, :, :]
+    wrong_tokens.copy_(tokens < -1)
+    wrong_tokens[..., 1:] |= (tokens[..., 1:] >= 0) & (tokens[..., 1:] <= tokens[..., :-1])
+    wrong_tokens[..., 1:] |= (tokens[..., 1:] >= 0) & (tokens[..., :-1] < 0)
     return wrong
 
 
@@ -143,7 +143,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     scores = torch.full((rows, ranks * k), -1, dtype=torch.int32, device=entries.device)
     ids = scores.clone()
     for row in range(rows):
-        found = []
+        entries_of_ranks = []
         for rank in range(ranks):
             tokens = entries[rank, TOKEN, row]
             there = tokens >= 0
@@ -151,8 +151,8 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
             named = where
             if planes == 3:
                 named = entries[rank, ID, row][there] + rank * int(inputs["rank_stride"])
-            found.append(torch.stack((where, entries[rank, SCORE, row][there], named)))
-        every = torch.cat(found, dim=1)
+            entries_of_ranks.append(torch.stack((where, entries[rank, SCORE, row][there], named)))
+        every = torch.cat(entries_of_ranks, dim=1)
         every = every[:, every[0].argsort()]
         scores[row, : every.shape[1]], ids[row, : every.shape[1]] = every[1].int(), every[2].int()
     return {"ordered_scores": scores, "ordered_ids": ids}

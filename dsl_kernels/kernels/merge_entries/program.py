@@ -16,7 +16,7 @@ from typing import Any
 
 from ... import problems
 from ...arch import ArchSpec
-from ...tile.frontend import Int32, Names, recorded
+from ...tile.frontend import Int32, Names, after_previous_kernel, recorded
 from ...tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
 from ...tile.program import TileProgram
 from ...tile.text import Global, Recorder, View, ceildiv, dim
@@ -105,12 +105,6 @@ def _clustered(k: SimpleNamespace) -> Schedule:
 
 
 @recorded
-def _start(m: Recorder) -> None:
-    m.barriers_stand()
-    m.depend()
-
-
-@recorded
 def _place(m: Recorder) -> None:
     s = Kernel(m)
     leaf.place_entry(
@@ -142,12 +136,7 @@ def _place_peers(m: Recorder) -> None:
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    return {START: _start, "place": _place if k.lists == "gathered" else _place_peers}
-
-
-def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    built, asked = "peers" if knobs["lists"] == "peers" else "default", call.get("form")
-    return None if asked in (None, built) else f"form = {asked}, built for {built}"
+    return {START: after_previous_kernel, "place": _place if k.lists == "gathered" else _place_peers}
 
 
 def _tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -163,5 +152,5 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    guards=(Guard("form", _same_form), Guard("k", _tiles)),
+    guards=(Guard("k", _tiles),),
 )

@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ...problems.layouts import LATENT_DIM
-from ...tile.lang import Counts, Policy, Schedule
-
-
-def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """All sizes."""
-    return {name: dims[name] for name in ("ranks", "rows", "heads")}
+from ...tile.lang import Counts, Policy, Schedule, bucket_of
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
@@ -20,4 +15,4 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     return Counts(loaded=dims["ranks"] * part, stored=part)
 
 
-POLICY = Policy(bucket=bucket, counts=counts)
+POLICY = Policy(bucket=bucket_of("ranks", "rows", "heads"), counts=counts)

@@ -94,9 +94,9 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     ranks, rows, heads = p["ranks"], p["rows"], p["heads"]
     # One buffer of bytes per rank, as after an exchange: outputs, then lse.
     size = rows * heads * LATENT_DIM
-    held = torch.zeros(ranks, size + -(-2 * rows * heads // 8) * 8, dtype=torch.bfloat16, device=device)
-    outs = held[:, :size].view(ranks, rows, heads, LATENT_DIM)
-    lses = held[:, size : size + 2 * rows * heads].view(torch.float32).view(ranks, rows, heads)
+    buffers = torch.zeros(ranks, size + -(-2 * rows * heads // 8) * 8, dtype=torch.bfloat16, device=device)
+    outs = buffers[:, :size].view(ranks, rows, heads, LATENT_DIM)
+    lses = buffers[:, size : size + 2 * rows * heads].view(torch.float32).view(ranks, rows, heads)
     drawn = torch.randn(
         ranks, rows, heads, LATENT_DIM, generator=generator, dtype=torch.float32, device=device
     )
@@ -111,7 +111,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     mine = slice(0, heads // split)
     given: dict[str, Any] = {"outs": outs[:, :, mine], "lses": lses[:, :, mine]}
     if workload.form == "peers":
-        own, distances = dealt(held.view(torch.uint8), ranks // 2, generator)
+        own, distances = dealt(buffers.view(torch.uint8), ranks // 2, generator)
         own = own.view(torch.bfloat16)
         given = {
             "outs": own[:size].view(rows, heads, LATENT_DIM)[:, mine],

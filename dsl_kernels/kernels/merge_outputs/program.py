@@ -9,7 +9,7 @@ from typing import Any
 from ... import problems
 from ...arch import ArchSpec
 from ...problems.peers import MOST_PEERS
-from ...tile.frontend import Float32, Int32, Names, recorded
+from ...tile.frontend import Float32, Int32, Names, after_previous_kernel, recorded
 from ...tile.lang import START, Body, Guard, Knob, Role, Schedule
 from ...tile.program import TileProgram
 from ...tile.text import Global, Recorder, ceildiv, dim
@@ -56,12 +56,6 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 @recorded
-def _start(m: Recorder) -> None:
-    m.barriers_stand()
-    m.depend()
-
-
-@recorded
 def _merge(m: Recorder) -> None:
     s = Kernel(m)
     leaf.merge_head(
@@ -80,12 +74,7 @@ def _merge_peers(m: Recorder) -> None:
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    return {START: _start, "merge": _merge if k.parts == "gathered" else _merge_peers}
-
-
-def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    built, asked = "peers" if knobs["parts"] == "peers" else "default", call.get("form")
-    return None if asked in (None, built) else f"form = {asked}, built for {built}"
+    return {START: after_previous_kernel, "merge": _merge if k.parts == "gathered" else _merge_peers}
 
 
 def _ranks(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -100,5 +89,5 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    guards=(Guard("form", _same_form), Guard("ranks", _ranks)),
+    guards=(Guard("ranks", _ranks),),
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ...arch import ArchSpec, GpuSpec
-from ...tile.lang import Counts, Policy, Schedule
+from ...tile.lang import Counts, Policy, Schedule, bucket_of
 from . import leaves as leaf
 from .program import resident_ctas
 
@@ -22,11 +22,6 @@ COMMITTED = (
     ("window", 128, 1),
     ("merge", 128, 8),
 )
-
-
-def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """All sizes decide."""
-    return {name: dims[name] for name in ("b", "n", "m", "d")}
 
 
 def _times(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
@@ -52,7 +47,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     rounds, ctas = dims["n"].bit_length(), dims["b"] * -(-dims["m"] // k.targets)
     beside = min(resident_ctas(k, gpu.arch), -(-ctas // gpu.sms))
     staging = 4 * _times(k, dims) * beside / (gpu.l2_gbps * 1e3 / gpu.sms)
-    found = {
+    searching = {
         "global": 0.25 * rounds,
         "staged": staging + 0.4,
         "warp": staging + 4.0,
@@ -60,11 +55,11 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
         "merge": staging + 2.4,
     }[k.search]
     turns = -(-dims["d"] // (leaf.PIECES * k.vector))
-    return found + 0.6 * turns + 0.0004 * k.targets
+    return searching + 0.6 * turns + 0.0004 * k.targets
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     return level > 0 or (k.search, k.targets, k.vector) in COMMITTED
 
 
-POLICY = Policy(bucket=bucket, counts=counts, overhead=overhead, useful=useful)
+POLICY = Policy(bucket=bucket_of("b", "n", "m", "d"), counts=counts, overhead=overhead, useful=useful)

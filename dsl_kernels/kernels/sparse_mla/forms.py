@@ -382,9 +382,9 @@ def page_of(ids: torch.Tensor, inputs: Mapping[str, Any]) -> torch.Tensor:
 
 def v4_pages_of(scope: str, cached: int, page_size: int) -> dict[str, int]:
     """Scalars of a scope that say where the tokens of DeepSeek-V4's pages are."""
-    found = pages_of(cached, page_size, 0)
-    del found["page_gap"]
-    return {f"{scope}{name}": value for name, value in {**found, "page_size": page_size}.items()}
+    scalars = pages_of(cached, page_size, 0)
+    del scalars["page_gap"]
+    return {f"{scope}{name}": value for name, value in {**scalars, "page_size": page_size}.items()}
 
 
 def v41_places_of(scope: str, page_size: int, *, planar: bool) -> dict[str, int]:
@@ -407,8 +407,8 @@ def resized(dims: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]
     `topk` of `sizes` counts the selected tokens of all scopes. The second scope keeps as many as the call
     has, if `topk` allows.
     """
-    found = {**dims, **sizes}
+    resulting = {**dims, **sizes}
     if "topk" in sizes and "extra_topk" in dims:
-        found["extra_topk"] = min(dims["extra_topk"], sizes["topk"])
-        found["topk"] = sizes["topk"] - found["extra_topk"]
-    return found
+        resulting["extra_topk"] = min(dims["extra_topk"], sizes["topk"])
+        resulting["topk"] = sizes["topk"] - resulting["extra_topk"]
+    return resulting

@@ -218,16 +218,16 @@ def _write_maxima(
     return out
 
 
-def _require_format(asked: str, found: str) -> None:
+def _require_format(asked: str, own: str) -> None:
     """Require that rows have the format that the caller names."""
     if not isinstance(asked, str) or asked not in FORMATS:
         raise InvalidArgumentError(
             "row_format", expected=" or ".join(map(repr, FORMATS)), got=shown(asked),
             fix="name the format of kv's rows",
         )  # fmt: skip
-    if asked != found:
+    if asked != own:
         raise InvalidArgumentError(
-            "row_format", expected=f"{found!r}, which kv is by its dtype and width", got=repr(asked),
+            "row_format", expected=f"{own!r}, which kv is by its dtype and width", got=repr(asked),
             fix="pass a cache in that format, or name the format that this one has",
         )  # fmt: skip
 

@@ -229,17 +229,17 @@ def _draw_v41_pages(
 
 def _spread(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Strided copies of the inputs that may be strided. Gaps hold NaN or id 0; heads come before queries."""
-    found = {}
+    spread = {}
     for name, value in inputs.items():
         if name in ("q_nope", "q_pe", "q_rows"):
             wide = value.new_full((value.shape[1], value.shape[0] + 1, value.shape[2] + 8), math.nan)
-            found[name] = wide[:, : value.shape[0], : value.shape[2]].transpose(0, 1)
+            spread[name] = wide[:, : value.shape[0], : value.shape[2]].transpose(0, 1)
         elif name in ("indices", "extra_indices", "kv_cache"):
             wide = value.new_full((value.shape[0], value.shape[1] + 48), 127 if name == "kv_cache" else 0)
-            found[name] = wide[:, : value.shape[1]]
-    for name, view in found.items():
+            spread[name] = wide[:, : value.shape[1]]
+    for name, view in spread.items():
         view.copy_(inputs[name])
-    return found
+    return spread
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

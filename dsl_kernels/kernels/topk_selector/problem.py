@@ -273,8 +273,8 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     device = generator.device
     if {"rows", "len"} & p.keys():
         # Sizes of a point: rows of one length, from column 0.
-        held = p.get("lens", [64])
-        p = {**p, "lens": [p.get("len", max(held))] * p.get("rows", len(held)), "starts": None}
+        listed = p.get("lens", [64])
+        p = {**p, "lens": [p.get("len", max(listed))] * p.get("rows", len(listed)), "starts": None}
     lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
     starts = torch.tensor(p.get("starts") or [0] * len(p["lens"]), dtype=torch.int32, device=device)
     rows, ends = len(lens), starts + lens
@@ -344,12 +344,12 @@ def _spread(drawn: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
     The alignment to 16 bytes changes from row to row of scores.
     """
-    found = {}
+    spread = {}
     for name, value, gap in (("logits", math.inf, 3), ("block_table", -1, 2)):
         inner = drawn[name]
         wide = inner.new_full((inner.shape[0], inner.shape[1] + 2 * gap), value)
-        found[name] = wide[:, gap : gap + inner.shape[1]].copy_(inner)
-    return found
+        spread[name] = wide[:, gap : gap + inner.shape[1]].copy_(inner)
+    return spread
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

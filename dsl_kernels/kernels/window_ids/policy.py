@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import SimpleNamespace
 
-from ...tile.lang import Counts, Policy, Schedule
-
-
-def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """Queries, and ids per query."""
-    return {name: dims[name] for name in ("rows", "window")}
+from ...tile.lang import Counts, Policy, Schedule, bucket_of
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
@@ -19,4 +14,4 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     return Counts(loaded=8 * ids, stored=4 * ids)
 
 
-POLICY = Policy(bucket=bucket, counts=counts)
+POLICY = Policy(bucket=bucket_of("rows", "window"), counts=counts)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import problems
 from ...arch import ArchSpec
-from ...tile.frontend import Int32, Names, recorded
+from ...tile.frontend import Int32, Names, after_previous_kernel, recorded
 from ...tile.lang import START, Body, Guard, Knob, Role, Schedule
 from ...tile.program import TileProgram
 from ...tile.text import Global, Recorder, ceildiv, dim
@@ -44,12 +44,6 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 @recorded
-def _start(m: Recorder) -> None:
-    m.barriers_stand()
-    m.depend()
-
-
-@recorded
 def _place(m: Recorder) -> None:
     s = Kernel(m)
     leaf.place_id(
@@ -59,7 +53,7 @@ def _place(m: Recorder) -> None:
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    return {START: _start, "place": _place}
+    return {START: after_previous_kernel, "place": _place}
 
 
 def _tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:

@@ -569,12 +569,12 @@ def write_tuned(
             "gpu", expected="a name with a letter, as files have", got=shown(gpu), fix="pass 'NVIDIA H200'"
         )
     try:
-        held = json.loads(read_file(path).decode())["entries"] if path.exists() else []
+        kept = json.loads(read_file(path).decode())["entries"] if path.exists() else []
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
             str(path), expected="a tuned table", got=str(error), fix="restore or delete it"
         ) from None
-    merged = {bucket_of(entry): entry for entry in [*held, *entries]}
+    merged = {bucket_of(entry): entry for entry in [*kept, *entries]}
     content = {
         "schema": measured.TUNED_SCHEMA,
         "metadata": dict(environment),

@@ -92,7 +92,7 @@ def _prepare_any(point: Point, seed: int) -> Fixture:
     outs = [{"logits": torch.empty(shape, dtype=score, device=measure.DEVICE)} for _ in sets]
     if sets[0].get("has_maxima"):
         most = (*shape[:-1], -(-shape[-1] // problem.BLOCK))
-        outs = [held | {"maxima": torch.empty(most, device=measure.DEVICE)} for held in outs]
+        outs = [outputs | {"maxima": torch.empty(most, device=measure.DEVICE)} for outputs in outs]
     op = ops.lightning_indexer_prefill if mode == "prefill" else ops.lightning_indexer
     bound = bind(problem.FORMS[point.form], sets[0] | _by_rows(outs[0]), _scalars(sets[0]))
     dims = {name: size for name, size in bound.dims.items() if not name.endswith("_stride")}

@@ -133,10 +133,10 @@ def _prepare_pages(point: Point, seed: int) -> Fixture:
     normal = partial(torch.randn, generator=generator, device=measure.DEVICE)
 
     turns = bench.turns(t * _ids_each(p) * float(token_bytes), limit=MOST_V4_TURNS)
-    held = [pack(normal(2 * pages, PAGE, LATENT_DIM)) for _ in range(min(turns, bench.MAX_TURNS))]
+    packed = [pack(normal(2 * pages, PAGE, LATENT_DIM)) for _ in range(min(turns, bench.MAX_TURNS))]
 
     def turn(number: int) -> dict[str, Any]:
-        cache = held[number % len(held)]
+        cache = packed[number % len(packed)]
         ids = [_ids(p.get("ids", "random"), t, width, n, seed + i, number) for i, width in enumerate(widths)]
         return {
             "q_nope": normal(t, heads, LATENT_DIM).bfloat16(),
@@ -272,13 +272,13 @@ def _step(point: Point, seed: int) -> dict[str, Any] | None:
 
 def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
     p = point.params
-    row, held, rows = _row_bytes(point.form), p["pages"] * PAGE, p["t"] * _ids_each(p)
-    unique = held * (1.0 - (1.0 - 1.0 / held) ** rows)
+    row, tokens, rows = _row_bytes(point.form), p["pages"] * PAGE, p["t"] * _ids_each(p)
+    unique = tokens * (1.0 - (1.0 - 1.0 / tokens) ** rows)
     # Each block of heads is its own CTA and fetches the rows again.
     blocks = p["heads"] // head_block(SimpleNamespace(**{**knobs, "heads": p["heads"]}))
     return {
         "read_bytes": float(rows * row * blocks), "unique_bytes": unique * row, "row_bytes": row,
-        "footprint_bytes": float(held * row), "order": "random",
+        "footprint_bytes": float(tokens * row), "order": "random",
     }  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def _prepare(point: Point, seed: int) -> Fixture:
         }
         outputs = {"indices": out, **beside}
         return Sample(
-            given, (*outputs.values(),), lambda: {name: held[picked] for name, held in outputs.items()}
+            given, (*outputs.values(),), lambda: {name: output[picked] for name, output in outputs.items()}
         )
 
     fixture.sample = sample

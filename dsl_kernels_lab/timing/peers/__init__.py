@@ -78,15 +78,15 @@ def standing(
         yield name, made, far
 
 
-def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
+def apart(result: torch.Tensor, expected: torch.Tensor) -> float:
     """The norm of the difference divided by that of `expected`, in float64."""
-    wanted = expected.to(found.device).double()
-    return float((found.double() - wanted).norm() / wanted.norm())
+    wanted = expected.to(result.device).double()
+    return float((result.double() - wanted).norm() / wanted.norm())
 
 
 def version(*packages: str) -> str:
     """The version of the first of these packages that is installed; "" if none is."""
-    return next((found for package in packages if (found := bench.version(package))), "")
+    return next((installed for package in packages if (installed := bench.version(package))), "")
 
 
 def own_or_of_vllm(module: str, within: str, *packages: str) -> tuple[Any, str]:

@@ -61,13 +61,13 @@ def _deep_gemm(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender
 
 
 def _windows_apart(
-    found: torch.Tensor, expected: torch.Tensor, start: torch.Tensor, end: torch.Tensor, shifted: bool
+    results: torch.Tensor, expected: torch.Tensor, start: torch.Tensor, end: torch.Tensor, shifted: bool
 ) -> float:
     """`apart` within the windows of some rows; `shifted`: the results of a window start at column 0."""
-    rows = torch.linspace(0, len(found) - 1, min(COMPARED, len(found)), device=found.device).long()
+    rows = torch.linspace(0, len(results) - 1, min(COMPARED, len(results)), device=results.device).long()
     windows = [(int(start[row]), int(end[row])) for row in rows]
     got = [
-        found[row, : to - at] if shifted else found[row, at:to]
+        results[row, : to - at] if shifted else results[row, at:to]
         for row, (at, to) in zip(rows, windows, strict=True)
     ]
     wanted = [expected[row, at:to] for row, (at, to) in zip(rows, windows, strict=True)]

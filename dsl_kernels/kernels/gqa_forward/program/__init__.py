@@ -87,10 +87,6 @@ def _shared(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return f"{group} query heads per key head, built for clusters of {knobs['cluster']} that share one"
 
 
-def _measured(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    return measures(knobs)
-
-
 PROGRAM = TileProgram(
     op="gqa_forward",
     problem=problems.get("gqa_forward"),
@@ -102,9 +98,8 @@ PROGRAM = TileProgram(
         OperandSpec("abreast", (), "int32", "scalar", doc="query heads in work side by side"),
     ),
     guards=(
-        built_for("dtype", "form"),
         built_for("dim"),
         Guard("heads", _shared),
-        Guard("measurement", _measured),
+        Guard("measurement", lambda knobs, call: measures(knobs)),
     ),
 )

@@ -36,7 +36,7 @@ def declare(k: SimpleNamespace) -> Schedule:
     dtype = DTYPES[k.dtype]
     mma = (Reader("mma", Engine.TCGEN05),)
 
-    def held(text: str, side: int, columns: int, of: str = "float32", doc: str = "") -> Buffer:
+    def registers(text: str, side: int, columns: int, of: str = "float32", doc: str = "") -> Buffer:
         """Registers of a thread, which has one row."""
         return Buffer.own(f"{text}_{side}", f"soften_{side}", columns, of, LANES, doc)
 
@@ -46,14 +46,14 @@ def declare(k: SimpleNamespace) -> Schedule:
             Buffer(f"s_t_{side}", TENSOR, (LANES, k.tile), "float32"),
             Buffer(f"p_t_{side}", TENSOR, (LANES, k.tile), dtype),
             Buffer(f"o_t_{side}", TENSOR, (LANES, k.dim), "float32"),
-            held("scores", side, k.tile),
-            held("weights", side, k.tile, dtype),
-            held("part", side, HELD),
-            held("rounded", side, HELD, dtype),
-            held("top", side, 1, doc="running maximum of a row's scores"),
-            held("total", side, 1, doc="running sum of a row's weights"),
-            held("factor", side, 1, doc="factor on earlier weights of a row"),
-            held("limit", side, 1, doc="the score from which a row's maximum rises"),
+            registers("scores", side, k.tile),
+            registers("weights", side, k.tile, dtype),
+            registers("part", side, HELD),
+            registers("rounded", side, HELD, dtype),
+            registers("top", side, 1, doc="running maximum of a row's scores"),
+            registers("total", side, 1, doc="running sum of a row's weights"),
+            registers("factor", side, 1, doc="factor on earlier weights of a row"),
+            registers("limit", side, 1, doc="the score from which a row's maximum rises"),
         )
 
     def pipelines(side: int) -> tuple[Pipeline, ...]:

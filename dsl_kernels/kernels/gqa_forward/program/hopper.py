@@ -36,7 +36,7 @@ def declare(k: SimpleNamespace) -> Schedule:
     def rows(text: str, doc: str) -> Buffer:
         return Buffer(text, REGISTER, (GROUP_ROWS,), "float32", role="attend", per_thread=2, doc=doc)
 
-    def held(text: str, columns: int, of: str) -> Buffer:
+    def fragment(text: str, columns: int, of: str) -> Buffer:
         return Buffer(text, REGISTER, (GROUP_ROWS, columns), of, role="attend")
 
     return schedule(
@@ -50,9 +50,9 @@ def declare(k: SimpleNamespace) -> Schedule:
         ),
         buffers=(
             shared(k, "o_s", query_rows(k)),
-            held("scores", k.tile, "float32"),
-            held("weights", k.tile, dtype),
-            held("acc", k.dim, "float32"),
+            fragment("scores", k.tile, "float32"),
+            fragment("weights", k.tile, dtype),
+            fragment("acc", k.dim, "float32"),
             rows("top", "running maximum of a row's scores"),
             Buffer.own("total", "attend", 2, doc="running sum of a row's weights in a thread's columns"),
             *((rows("factor", "factor on earlier weights of a row"),) if soft else ()),

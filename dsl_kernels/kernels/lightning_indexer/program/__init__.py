@@ -77,11 +77,6 @@ def form_of(knobs: SimpleNamespace) -> str:
     return problem.form_of(knobs.mode, knobs.kind)
 
 
-def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    built, asked = form_of(SimpleNamespace(**knobs)), call.get("form")
-    return None if asked in (None, built) else f"form = {asked}, built for {built}"
-
-
 def _index_heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     """Why a kernel that takes fewer heads refuses a call: one for fewer heads wastes less."""
     heads, most = call.get("index_heads"), knobs["heads"]
@@ -119,7 +114,6 @@ PROGRAM = TileProgram(
     scratch=_launched,
     form_of=form_of,
     guards=(
-        Guard("form", _same_form),
         built_for("heads"),
         Guard("index_heads", _index_heads),
         Guard("next_n", _queries),

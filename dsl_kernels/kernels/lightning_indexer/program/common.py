@@ -233,7 +233,7 @@ def hopper_registers(k: SimpleNamespace, keys: int, each: int, *more: str) -> tu
     Each of the four lanes of a quad ends with one logit, or two.
     """
     logits = max(1, each // 2)
-    held = (
+    registers = (
         ("weight", each * k.heads // 4, "float32"),
         ("scale", logits, "float32"),
         ("logit", logits, "float32"),
@@ -241,7 +241,7 @@ def hopper_registers(k: SimpleNamespace, keys: int, each: int, *more: str) -> tu
     )
     return (
         Buffer("acc", REGISTER, (keys, columns(k, each)), "float32", role="score"),
-        *(Buffer.own(text, "score", count, dtype, 2 * keys) for text, count, dtype in held),
+        *(Buffer.own(text, "score", count, dtype, 2 * keys) for text, count, dtype in registers),
     )  # fmt: skip
 
 
@@ -270,8 +270,8 @@ def blackwell_registers(role: str, columns: int, weights: int, **more: int) -> t
     floats = {"dots": columns, "weight": weights, "scale": 1, "logit": 1}
     return tuple(
         Buffer.own(f"{text}_{g}", role, each, dtype)
-        for dtype, held in (("float32", floats), ("int32", more))
-        for text, each in held.items()
+        for dtype, counts in (("float32", floats), ("int32", more))
+        for text, each in counts.items()
     )
 
 
@@ -281,7 +281,7 @@ def weigh_row(m: Recorder, logit: View, dots: View, weight: View, head_weights: 
 
     The row's weights begin at `first` in shared memory.
     """
-    held = min(WEIGHTS, m.k.heads)
-    for part in range(m.k.heads // held):
-        sm100.load_weights(m, weight, head_weights, first + part * held)
+    weights = min(WEIGHTS, m.k.heads)
+    for part in range(m.k.heads // weights):
+        sm100.load_weights(m, weight, head_weights, first + part * weights)
         leaf.weigh_one(m, logit, dots, part, weight, fresh=part == 0)

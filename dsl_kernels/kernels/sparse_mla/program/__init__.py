@@ -110,8 +110,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    found: dict[str, Body] = _structure(k, arch).bodies(k)
-    return found
+    roles: dict[str, Body] = _structure(k, arch).bodies(k)
+    return roles
 
 
 def exists(k: SimpleNamespace, arch: ArchSpec) -> bool:
@@ -225,7 +225,7 @@ def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
             OperandSpec("splits", (), "int32", "scalar", doc="CTAs of a query and block of heads"),
         )  # fmt: skip
     heads = "padded_heads" if k.heads == "any" else "heads"
-    found = (
+    merging = (
         OperandSpec("o_partial", ("t", "splits", heads, LATENT_DIM), "float32", "workspace"),
         OperandSpec("lse_partial", ("t", "splits", heads), "float32", "workspace", doc="base 2"),
         OperandSpec(
@@ -234,14 +234,14 @@ def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
     )  # fmt: skip
     if shares_out(k):
         return (
-            *found,
+            *merging,
             OperandSpec(
                 "ctas", (), "int32", "scalar", doc="CTAs per block of heads; they share out the units"
             ),
         )
     if k.cluster > 1:
-        return found
-    return (*found, OperandSpec("all_resident", (), "int32", "scalar", doc="1: all CTAs run at once"))
+        return merging
+    return (*merging, OperandSpec("all_resident", (), "int32", "scalar", doc="1: all CTAs run at once"))
 
 
 PROGRAM = TileProgram(

@@ -227,8 +227,10 @@ def merged_rows(k: SimpleNamespace) -> int:
 
 def queries(hb: int, dims: int, rope: int) -> tuple[Buffer, ...]:
     """Buffers of a block of heads of one query. `rope` is 0 if its rope dims are among the others."""
-    found = (Buffer("q_s", Space.SHARED, (hb, dims), "bfloat16", swizzle=128),)
-    return (*found, *rope_rows("qpe_s", hb, rope))
+    return (
+        Buffer("q_s", Space.SHARED, (hb, dims), "bfloat16", swizzle=128),
+        *rope_rows("qpe_s", hb, rope),
+    )
 
 
 def queries_of(walk: Any) -> tuple[Global, ...]:

@@ -167,7 +167,7 @@ def _exchange(k: SimpleNamespace, hb: int, dims: int) -> tuple[tuple[Buffer, ...
     )  # fmt: skip
 
 
-def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
+def _registers(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
     """Registers: a thread's part of the scores and of O, as products leave them, and values of its heads."""
     columns = Size(hb // 4, "OWN_COLUMNS")
     for text, rows, title in (("scores", k.tile, "OWN_SCORES"), ("acc", dims, "OWN_OUTPUTS")):
@@ -213,7 +213,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     blocks, splits = dim("t") * head_blocks(k), dim("splits")
     return Schedule(
         roles=_roles(k),
-        buffers=(*tiles, *staged, *sent, *_held(k, hb, dims)),
+        buffers=(*tiles, *staged, *sent, *_registers(k, hb, dims)),
         pipelines=(*raw, _ring(k), *exchange),
         mmas=_products(k.tile, hb, dims, rope),
         grid=(blocks, splits) if k.cluster == 1 else (blocks, k.cluster, splits // k.cluster),

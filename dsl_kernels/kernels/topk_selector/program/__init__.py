@@ -42,11 +42,6 @@ from .schedule import KNOBS, MAX_K, declare, form_of, sizes
 from .select import bodies
 
 
-def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    built, asked = form_of(SimpleNamespace(**knobs)), call.get("form")
-    return None if asked in (None, built) else f"form = {asked}, built for {built}"
-
-
 def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     """Refuse a k without room for its positions, or whose list would often overflow: lists hold 2 k keys."""
     space = SimpleNamespace(**knobs)
@@ -56,8 +51,8 @@ def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 def _bitmaps_hold_row(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     """Refuse rows with more columns than a CTA's bitmaps hold, in whole batches of every warp."""
-    stride, held = call["stride"], knobs["threads"] * knobs["keep"]
-    columns = ceildiv(stride, knobs["group"] * held) * held
+    stride, batch = call["stride"], knobs["threads"] * knobs["keep"]
+    columns = ceildiv(stride, knobs["group"] * batch) * batch
     reach = sizes(SimpleNamespace(**knobs))["reach"]
     return None if columns <= reach else f"stride = {stride} gives a CTA {columns} columns; it marks {reach}"
 
@@ -69,5 +64,5 @@ PROGRAM = TileProgram(
     declare=declare,
     bodies=bodies,
     form_of=form_of,
-    guards=(Guard("form", _same_form), Guard("k", _small_k), Guard("span", _bitmaps_hold_row)),
+    guards=(Guard("k", _small_k), Guard("span", _bitmaps_hold_row)),
 )

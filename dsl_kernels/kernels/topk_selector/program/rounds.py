@@ -81,7 +81,7 @@ def glances(m: Recorder) -> bool:
     return bool(m.k.group > 1 and not m.k.sample)
 
 
-def held(m: Recorder) -> int:
+def columns_in_registers(m: Recorder) -> int:
     """Columns that the registers of a row's CTAs hold."""
     return Size(m.k.group * m.k.threads * m.k.keep, "HELD")
 

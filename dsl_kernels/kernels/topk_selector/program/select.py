@@ -16,10 +16,10 @@ from .rounds import (
     bound,
     close_round,
     close_round_of_group,
+    columns_in_registers,
     counter,
     first_bin,
     glances,
-    held,
     sift,
 )
 from .sample import list_row
@@ -61,13 +61,13 @@ def _select(m: Recorder, s: Selection) -> None:
         s.glance = named("few", 0)
         leaf_row.load_few(m, s.glance, s.logits, m.block(0), s.stride)
     if together:
-        if s.stride <= held(m):
+        if s.stride <= columns_in_registers(m):
             leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.stride)
     else:
         # `fits` bounds the loads in place of a branch around them, so that the loads do not wait for the
         # branch. In a cluster this makes TileLang spill.
         fits: Int32 = 0
-        if s.stride <= held(m):
+        if s.stride <= columns_in_registers(m):
             fits = s.stride
         leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, fits)
     s.start = maximum(m.word(s.row_starts, m.block(0)), 0)
@@ -136,7 +136,7 @@ def _select_some(m: Recorder, s: Selection) -> None:
     if m.k.sample:
         s.unlisted = True
         s.tied = 0
-        if s.stride > held(m):
+        if s.stride > columns_in_registers(m):
             list_row(m, s)
     if not m.k.sample or s.unlisted:
         _count_row(m, s)
@@ -148,7 +148,7 @@ def _share(m: Recorder, s: Selection) -> None:
     """Set the columns of the row that each warp has."""
     s.origin = 0
     run: Int32 = m.k.keep
-    if s.stride > held(m):
+    if s.stride > columns_in_registers(m):
         s.origin = s.start >> 5 << 5
         run = ceildiv(s.last - s.origin, WORD * m.c.cta_warps * m.k.group)
     s.batches = ceildiv(run, m.k.keep)
@@ -180,7 +180,7 @@ def _count_row(m: Recorder, s: Selection) -> None:
     close = close_round_of_group if together else close_round
     for step in range(s.batches):
         column = s.base + step * c.batch
-        if step > 0 or s.stride > held(m):
+        if step > 0 or s.stride > columns_in_registers(m):
             leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.hi)
         if glances(m) and step == 0:
             # A round costs several barriers, so a few scores decide how the first digits are counted.
