@@ -23,13 +23,14 @@ GRIDS = ("core", "serving", "wide")
 # Sizes that a point may omit, at the values with which its inputs are drawn.
 UNSAID = {"topk": 2048}
 CLOCK = Path(clock.__file__).parent
+COUNTS = CLOCK.parent / "tile" / "counting.py"
 
 
 def digest() -> str:
-    """Hash of what a walk depends on besides its variant: the clock's code and the measured rates."""
+    """Hash of what a walk depends on besides its variant: the code that counts and times, and the rates."""
     sources = hashlib.sha256()
-    for name in ("machine", "rates", "sm", "walk", "work"):
-        sources.update(program((CLOCK / f"{name}.py").read_bytes()))
+    for path in (*(CLOCK / f"{name}.py" for name in ("machine", "rates", "sm", "walk", "work")), COUNTS):
+        sources.update(program(path.read_bytes()))
     for path in sorted(CLOCK.parent.glob("tuned/*_rates.json")):
         sources.update(path.read_bytes())
     return sources.hexdigest()[:16]

@@ -26,7 +26,7 @@ import torch
 
 from codegen import render as rendering
 from codegen.sweep import Instance, frame, leaf_modules
-from dsl_kernels import programs
+from dsl_kernels import problems, programs
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.executors import Emulator
@@ -761,7 +761,7 @@ class Probe:
             def variant_id(_, backend: str, arch: ArchSpec, knobs: Any) -> str:
                 return self.id
 
-        return Framed(self.op, None, (), lambda k, arch: self.schedule(), lambda k, arch: bodies)
+        return Framed(self.op, problems.get(self.op), (), lambda k, arch: self.schedule(), lambda k, arch: bodies)
 
     def text(self) -> str:
         """The text of the module to compile."""
