@@ -27,7 +27,7 @@ from body_mutants import Mutant, Only, Structure, mutants, printed, written
 
 from dsl_kernels import programs, variants
 from dsl_kernels.arch import get_arch
-from dsl_kernels.errors import DslKernelError
+from dsl_kernels.errors import CompileError, DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.variants import Variant
@@ -90,13 +90,16 @@ def interpreted(
 
 
 def emulated(text: str, variant: Variant, structure: Structure, folder: Path) -> str | None:
-    """How the compiler or the emulator caught a mutant, as the variant's DSL prints it, or None."""
+    """How the compiler or the emulator caught a mutant, as the variant's DSL prints it, or None.
+
+    A DSL that is not installed says nothing of a mutant: its `ToolchainError` is raised.
+    """
     module = importlib.import_module(f"dsl_kernels.backends.{variant.backend}")
     path = folder / f"{variant.id}.py"
     path.write_text(text)
     try:
         module.compile_module(path, variant.arch, folder)
-    except DslKernelError as error:
+    except CompileError as error:
         return f"does not compile: {error}"
     ptx = (folder / "kernel.ptx").read_text()
     for interleaving, (workload, launch) in itertools.product(interleavings(INTERLEAVINGS), structure.runs):

@@ -66,22 +66,6 @@ FOUR_BITS = workload(
 ALONE_FOUR_BITS = workload(
     "alone_four_bits", "decode_mxfp4", lens=[[13500]], heads=64, pages=220, spare_pages=2
 )
-STEPS_OF_FOUR_BITS = workload(
-    "distinct_steps_of_four_bits",
-    "decode_mxfp4",
-    lens=[
-        [5, 640, 7, 30, 9],
-        [300, 1, 520, 8, 70],
-        [0, 1, 2, 0, 1],
-        [77, 2, 3, 4, 150],
-        [1000, 64, 128, 6, 65],
-        [4400, 4390, 4350, 90, 4300],
-    ],
-    heads=64,
-    pages=120,
-    spare_pages=2,
-    skip_below=2,
-)
 PROMPT_OF_FOUR_BITS = workload(
     "distinct_prompt_of_four_bits", "prefill_mxfp4", s=13, skv=390, heads=64, windows="ragged", compressed=1,
     skip_below=2,
@@ -104,9 +88,6 @@ STRUCTURES = (
     Structure("scoring of 4 bits, Blackwell",
               "lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_mxfp4",
               ((FOUR_BITS, FEW), (ALONE_FOUR_BITS, FEW))),
-    Structure("scoring of 4 bits, several queries",
-              "lightning_indexer__cutedsl_sm100a__decode_h64_q16_t128_st8_c1_e0_mxfp4",
-              ((STEPS_OF_FOUR_BITS, FEW),)),
     Structure("scoring of 4 bits, prompts",
               "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0_mxfp4",
               ((PROMPT_OF_FOUR_BITS, {"splits": 2}),)),

@@ -68,6 +68,12 @@ def _dealt(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]], .
     return tuple((islands, {"splits": splits, "ctas": 2}) for splits in (3, 1))
 
 
+# The first query has no valid id, and its CTA alone writes it.
+def _one_empty(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
+    row = workload(f"mixed_{form}_h{heads}", form, t=2, heads=heads, topk=130, n=200, ids="mixed")
+    return ((row, {"splits": 1}),)
+
+
 STRUCTURES = (
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2",
               _attention("bf16", 8, 8, 2, topk=640)),
@@ -104,7 +110,7 @@ STRUCTURES = (
               (*_attention("fp8", 16, 3, 1), *_dealt("fp8", 16))),
     Structure("attention fp8 as stored, Blackwell",
               "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async_terms2",
-              (*_attention("fp8", 16, 3, 1), *_dealt("fp8", 16))),
+              (*_attention("fp8", 16, 3, 1), *_dealt("fp8", 16), *_one_empty("fp8", 16))),
 )  # fmt: skip
 
 FETCHED = "no bit depends on what the L2 holds"
@@ -114,6 +120,14 @@ OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 EXPLAINED: dict[str, str | Only] = {
     "one more of turn": "a turn behind the last one finds no valid id, and a tile without one is skipped",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
+    "mma: high and cached of vote": Only(
+        "no tile of these rows has all its valid ids in the upper half of its left part",
+        {"attention of a pair of CTAs, Blackwell": (1,)},
+    ),
+    "softmax: drop meet softmax": Only(
+        "the scores come after the terms of all warps: the product waits for each",
+        {"attention fp8 as stored, Blackwell": (2,)},
+    ),
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "producer: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "unpack: low and high of vote": "who unpacks asks only whether there is a valid id in either half",

@@ -180,9 +180,9 @@ EXPLAINED: dict[str, str | Only] = {
         "a number that is known beforehand says that no bitmap is dense, and either way positions ascend",
         {ONE: (1,), ONE_WITH_OPTIONS: (1,), CLUSTER: (1,), SAMPLED_ROW: (1,)},
     ),
-    "target and end of sift": Only(ABOVE, {SAMPLED_ROW: (1,)}),
-    "span and inside of sift": Only(ABOVE, {SAMPLED_ROW: (1,)}),
-    "inside and ranked of sift": Only(ABOVE, {SAMPLED_ROW: (1,)}),
+    "target and end of sift": Only(ABOVE, {SAMPLED_ROW: (1,), TOGETHER: (1,)}),
+    "span and inside of sift": Only(ABOVE, {SAMPLED_ROW: (1,), TOGETHER: (1,)}),
+    "inside and ranked of sift": Only(ABOVE, {SAMPLED_ROW: (1,), TOGETHER: (1,)}),
     "cta_warps and words of sift": Only(
         "positions of a sampled row lie in one run of words", {SAMPLED_ROW: (1,)}
     ),
