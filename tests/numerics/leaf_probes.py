@@ -761,7 +761,9 @@ class Probe:
             def variant_id(_, backend: str, arch: ArchSpec, knobs: Any) -> str:
                 return self.id
 
-        return Framed(self.op, problems.get(self.op), (), lambda k, arch: self.schedule(), lambda k, arch: bodies)
+        return Framed(
+            self.op, problems.get(self.op), (), lambda k, arch: self.schedule(), lambda k, arch: bodies
+        )
 
     def text(self) -> str:
         """The text of the module to compile."""
