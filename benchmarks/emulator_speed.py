@@ -113,7 +113,7 @@ def one_cta(rounds: int, chosen: tuple[str, ...]) -> list[dict[str, Any]]:
 def whole_set(arch: str, count: int, jobs: int, only: str) -> list[dict[str, Any]]:
     """Run the tiny workloads of an architecture's committed variants under `count` interleavings each."""
     every = [
-        (variant, workload, trial.cached_example(variant.op, workload))
+        (variant, workload)
         for variant in variants.variants(arch=arch)
         if only in variant.id
         for workload in trial.workloads(variant, "tiny")
@@ -121,27 +121,26 @@ def whole_set(arch: str, count: int, jobs: int, only: str) -> list[dict[str, Any
     digests: dict[str, Any] = {}
     torch.set_num_threads(1)  # the jobs share the cores: threads of torch would only wait on them
 
-    def run(variant: Any, workload: Any, example: Any, interleaving: Any) -> tuple[str, str, float, int]:
-        executor = Emulator(interleaving)
-        result = trial.run(variant, workload, executor, example=example)
-        if not result.comparison.ok:
-            raise SystemExit(f"{variant.id} {workload.name} {interleaving}: {result.comparison.failures}")
-        at = f"{variant.id} {workload.name} {interleaving}"
-        return (
-            at,
-            _digest(result.operands, executor.report),
-            executor.report.seconds,
-            executor.report.instructions,
-        )
+    def run(variant: Any, workload: Any) -> list[tuple[str, str, float, int]]:
+        executor, rows = Emulator(), []
+        example = trial.cached_example(variant.op, workload)
+        for executor.interleaving in interleavings(count):
+            at = f"{variant.id} {workload.name} {executor.interleaving}"
+            result = trial.run(variant, workload, executor, example=example)
+            if not result.comparison.ok:
+                raise SystemExit(f"{at}: {result.comparison.failures}")
+            report = executor.report
+            rows.append((at, _digest(result.operands, report), report.seconds, report.instructions))
+        return rows
 
     begin, cpu = time.perf_counter(), time.process_time()
     core, instructions = 0.0, 0
     with ThreadPoolExecutor(jobs) as pool:
-        work = [(*item, each) for item in every for each in interleavings(count)]
-        for at, digest, seconds, executed in pool.map(lambda item: run(*item), work):
-            digests[at] = digest
-            core += seconds
-            instructions += executed
+        for rows in pool.map(lambda item: run(*item), every):
+            for at, digest, seconds, executed in rows:
+                digests[at] = digest
+                core += seconds
+                instructions += executed
     return [
         {
             "what": f"{len(every)} workloads of {arch}, {count} interleavings, {jobs} jobs",

@@ -121,6 +121,9 @@ class Interpreter:
 class Emulator:
     """The artifact's PTX on a CPU, under an interleaving, with the emulator's checks.
 
+    An emulator that prepares the same variant again gives the launcher that it has. `interleaving` may change
+    between its launches.
+
     Args:
         interleaving: order of warps and asynchronous engines; lock-step by default.
         check: "raise" at the first finding, or "report" to collect them in `report`.
@@ -145,9 +148,15 @@ class Emulator:
         self.interleaving, self.check, self.edit, self.strict = interleaving, check, edit, strict
         self.trace = trace
         self.report: Any = None
+        self._prepared: tuple[Variant, Launcher] | None = None
 
     @checked
     def prepare(self, variant: Variant, device: int | None = None) -> Launcher:
+        if self._prepared is None or self._prepared[0] is not variant:
+            self._prepared = variant, self._launcher(variant)
+        return self._prepared[1]
+
+    def _launcher(self, variant: Variant) -> Launcher:
         if importlib.util.find_spec("ptx_emulator") is None:
             raise ExecutorUnavailableError(
                 "executor 'emulator'",
