@@ -74,6 +74,14 @@ def _one_empty(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]
     return ((row, {"splits": 1}),)
 
 
+# All valid ids of the third query, whose length is 51, are in the upper half of a tile's first 64 ids.
+def _upper_half(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
+    rows = workload(
+        f"upper_half_{form}_h{heads}", form, t=3, heads=heads, topk=182, n=200, ids="holes", lengths=True
+    )
+    return ((rows, {"splits": 1}),)
+
+
 STRUCTURES = (
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2",
               _attention("bf16", 8, 8, 2, topk=640)),
@@ -99,7 +107,7 @@ STRUCTURES = (
               (*_attention("bf16", 64, 2, 1), *_dealt("bf16", 64))),
     Structure("attention of a pair of CTAs, Blackwell",
               "sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4",
-              (*_attention("bf16", 128, 2, 1), *_dealt("bf16", 128))),
+              (*_attention("bf16", 128, 2, 1), *_dealt("bf16", 128), *_upper_half("bf16", 128))),
     Structure("attention of DeepSeek-V4, Blackwell", "sparse_mla__cutedsl_sm100a__h16_v4_bt64_cl1_cp_async",
               (*_v4(16, 3, 1), *_dealt("v4", 16))),
     Structure("attention of 528-byte tokens, Hopper",
@@ -120,10 +128,6 @@ OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 EXPLAINED: dict[str, str | Only] = {
     "one more of turn": "a turn behind the last one finds no valid id, and a tile without one is skipped",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
-    "mma: high and cached of vote": Only(
-        "no tile of these rows has all its valid ids in the upper half of its left part",
-        {"attention of a pair of CTAs, Blackwell": (1,)},
-    ),
     "softmax: drop meet softmax": Only(
         "the scores come after the terms of all warps: the product waits for each",
         {"attention fp8 as stored, Blackwell": (2,)},
@@ -169,11 +173,8 @@ EXPLAINED: dict[str, str | Only] = {
     "twice drain k": "the second time all slots are free already",
     "twice drain v": "the second time all slots are free already",
     "values: not (!= rank 0)": "values are gathered from the rows of both sides",
-    **{
-        f"{role}: {swapped} of vote": "a gather asks only whether there is a valid id"
-        for role in ("keys", "values")
-        for swapped in ("low and high", "high and cached")
-    },
+    "keys: low and high of vote": "a gather asks only whether there is a valid id",
+    "values: low and high of vote": "a gather asks only whether there is a valid id",
     "keys: drop drain k": SUMS_LATER,
     "values: drop drain v": SUMS_LATER,
     "twice drain p": "the second time all slots are free already",
