@@ -124,8 +124,9 @@ def whole_set(arch: str, count: int, jobs: int, only: str) -> list[dict[str, Any
     def run(variant: Any, workload: Any) -> list[tuple[str, str, float, int]]:
         executor, rows = Emulator(), []
         example = trial.cached_example(variant.op, workload)
-        for executor.interleaving in interleavings(count):
-            at = f"{variant.id} {workload.name} {executor.interleaving}"
+        for interleaving in interleavings(count):
+            executor.interleaving = interleaving
+            at = f"{variant.id} {workload.name} {interleaving}"
             result = trial.run(variant, workload, executor, example=example)
             if not result.comparison.ok:
                 raise SystemExit(f"{at}: {result.comparison.failures}")

@@ -193,6 +193,38 @@ def test_grid_barrier_beyond_the_resident_limit_is_reported():
         launch(GRID_BARRIER, 8, 1, [x, count, out], interleaving=Interleaving("random", 1, max_resident=4))
 
 
+# CTA 0 fills a register and shared memory. CTA 1 writes the register in lane 0 alone, and reads both.
+LEFT_BEHIND = simple(
+    """
+mov.u32 %r1, %ctaid.x;
+mov.u32 %r2, %laneid;
+mov.u32 %r3, buffer;
+setp.ne.u32 %p1, %r1, 0;
+setp.eq.u32 %p2, %r2, 0;
+@%p1 bra SECOND;
+mov.u32 %r4, 77;
+st.shared.u32 [%r3], %r4;
+ret;
+SECOND:
+@%p2 mov.u32 %r4, 5;
+ld.shared.u32 %r5, [%r3];
+ld.param.u64 %d1, [p0];
+mul.wide.u32 %d2, %r2, 8;
+add.u64 %d1, %d1, %d2;
+st.global.u32 [%d1], %r4;
+st.global.u32 [%d1+4], %r5;
+""",
+    head=".shared .align 16 .b8 buffer[16];",
+)
+
+
+def test_a_cta_finds_nothing_of_the_one_before_it():
+    out = np.zeros((32, 2), np.uint32)
+    report = launch(LEFT_BEHIND, 2, 32, [out], check="report")
+    assert {finding.code for finding in report.errors} == {"uninit-register", "uninit-memory"}
+    assert out[:, 0].tolist() == [5] + [0] * 31 and (out[:, 1] == 0xCDCDCDCD).all()
+
+
 # Every CTA of a cluster of four writes into its right neighbour's shared memory and signals its mbarrier.
 RING = simple(
     """

@@ -64,6 +64,15 @@ def test_emulated_ptx_matches_the_reference(variant, workload, interleaving) -> 
     assert result.comparison.ok, result.comparison.failures
 
 
+def test_an_emulator_runs_another_interleaving_with_the_launcher_that_it_has() -> None:
+    variant = variants.variants("merge_outputs", arch="sm_100a")[0]
+    (workload, *_), executor = trial.workloads(variant, "tiny"), Emulator()
+    launcher = executor.prepare(variant)
+    executor.interleaving = Interleaving.random(3)
+    assert trial.run(variant, workload, executor).comparison.ok
+    assert executor.prepare(variant) is launcher and executor.report.interleaving == Interleaving.random(3)
+
+
 def whole_rows():
     """Attention variants with one CTA per row, which write the result of a single split without a merge."""
     parameters = []
