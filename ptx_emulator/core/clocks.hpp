@@ -14,14 +14,16 @@
 
 namespace emu {
 
-using VC = std::vector<u32>;
+using VC = std::vector<u32>;  // by actor; an empty one stands for zeros
 
 inline void join(VC& a, const VC& b) {
-  for (size_t i = 0; i < a.size(); i++) a[i] = std::max(a[i], b[i]);
+  if (a.size() < b.size()) a.resize(b.size());
+  for (size_t i = 0; i < b.size(); i++) a[i] = std::max(a[i], b[i]);
 }
 
 // What synchronisation carries: everything that happened before (hb), the part of it that a proxy fence made
 // visible to the asynchronous proxy (px), and the part that tcgen05.fence::before_thread_sync released (tc).
+// px and tc are empty until some fence fills them.
 //
 // Each cluster has its own vector clocks. What a cluster learned of others through global memory is in
 // `foreign`, by the other cluster's number; the map is shared until it changes.
@@ -29,7 +31,7 @@ struct Clock {
   VC hb, px, tc;
   std::shared_ptr<const std::map<int, VC>> foreign;
   Clock() = default;
-  explicit Clock(size_t n) : hb(n), px(n), tc(n) {}
+  explicit Clock(size_t n) : hb(n) {}
   bool empty() const { return hb.empty(); }
   void join(const Clock& o) {
     if (o.empty()) return;
@@ -126,7 +128,8 @@ class Shadows {
     // relaxed waits too.
     if (a.ta && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] >= e.clk) return Conflict::none;
     if (a.clock->hb[e.actor] < e.clk) return Conflict::race;
-    if (a.async && !(e.flags & EV_ASYNC) && a.clock->px[e.actor] < e.clk) return Conflict::proxy;
+    if (a.async && !(e.flags & EV_ASYNC) && (a.clock->px.empty() || a.clock->px[e.actor] < e.clk))
+      return Conflict::proxy;
     if (a.ta && !a.either && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] < e.clk) return Conflict::tcfence;
     return Conflict::none;
   }
@@ -178,6 +181,18 @@ class Shadows {
       std::fill(s + i, s + end, Shadow{lw, nr});
     }
     return bad;
+  }
+  // Would write() find nothing?
+  bool follows(const Shadow* s, size_t n, const Access& a) const {
+    for (size_t i = 0; i < n; i += alike(s + i, n - i)) {
+      if (s[i].w && order(s[i].w, a) != Conflict::none) return false;
+      auto unordered = [&](u32 e) {
+        Conflict c = order(e, a);
+        return c != Conflict::none && c != Conflict::proxy;
+      };
+      if (s[i].r && any_read(s[i].r, unordered)) return false;
+    }
+    return true;
   }
   Conflict write(Shadow* s, size_t n, const Access& a, size_t& where, u32& other) {
     Conflict bad = Conflict::none, c = Conflict::none;

@@ -238,6 +238,7 @@ void Exec::packed() {
   if (!d) return;
   LANES(mask & valid, l) bits_known[l] = ~u64(0);
   if (mask & ~valid) mark(0, bits_known);
+  if (usual_pairs(a, d)) return;
   bool minmax = in.op == OP_min || in.op == OP_max;
   LANES(mask, l) {
     u64 out = 0;
@@ -321,7 +322,7 @@ void Exec::ints() {
     }
     case OP_pack: {
       int parts = int(in.m[0]), w1 = n / parts;
-      std::vector<Val> v(parts);
+      Val v[4];
       for (int i = 0; i < parts; i++) get(1 + i, v[i]), valid &= v[i].valid;
       parts_known = (mask & ~valid) != 0;
       LANES(mask & (parts_known ? ~0u : 0u), l) {

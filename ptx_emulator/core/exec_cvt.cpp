@@ -1,4 +1,4 @@
-// Conversions between number formats, and comparisons.
+// Conversions between number formats, comparisons, and arithmetic on pairs of bf16.
 #include "machine.hpp"
 
 namespace emu {
@@ -62,6 +62,28 @@ bool Exec::usual_conversion(const Val* v, int values, u64* d) {
     return false;
   }
   return true;
+}
+
+// A fast path for arithmetic on pairs of bf16, with the results of packed(). False: not one of them.
+bool Exec::usual_pairs(const Val* a, u64* d) {
+  if (in.ty != TY_bf16x2 || in.m[0] != RN || in.m[1] || in.m[2] || in.m[3]) return false;
+  auto each = [&](auto fn) {
+    const u64 *x = a[0].v, *y = a[1].v, *z = a[in.count - 2].v;
+    auto half = [&](u32 l, int by) {
+      float p = bf16_f32(u32(x[l] >> by)), q = bf16_f32(u32(y[l] >> by)), s = bf16_f32(u32(z[l] >> by));
+      return u64(f32_bf16(fn(p, q, s)));
+    };
+    each_lane(mask, [&](u32 l) { d[l] = half(l, 16) << 16 | half(l, 0); });
+    return true;
+  };
+  // In f32 the product of two bf16 numbers is exact, and a sum of two is rounded as if it were.
+  switch (in.op) {
+    case OP_add: return each([](float p, float q, float) { return p + q; });
+    case OP_sub: return each([](float p, float q, float) { return p - q; });
+    case OP_mul: return each([](float p, float q, float) { return p * q; });
+    case OP_fma: return each([](float p, float q, float s) { return float_to_odd(fma_to_odd(p, q, s)); });
+  }
+  return false;
 }
 
 // Written bits of a conversion's result.

@@ -33,21 +33,16 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
   LaneMark* marks = c.memory->marks.data() + l.offset;
   u8 self = u8(w.index + 1);
   bool conflict = false, reads = !value;
-  // Bytes that were accessed together have equal marks.
-  auto like = [](const LaneMark& x, const LaneMark& y) {
-    u32 who, other;
-    std::memcpy(&who, &x.stored_warp, 4), std::memcpy(&other, &y.stored_warp, 4);
-    return x.stored_at == y.stored_at && x.read_at == y.read_at && who == other;
-  };
-  for (u64 i = 0; i < n && !conflict; i++) {
+  // Bytes that were accessed together have equal marks; most accesses are to such bytes alone.
+  auto like = [](const LaneMark& x, const LaneMark& y) { return !std::memcmp(&x, &y, sizeof x); };
+  bool alike = !std::memcmp(marks, marks + 1, size_t(n - 1) * sizeof *marks);
+  for (u64 i = 0; i < (alike ? 1 : n) && !conflict; i++) {
     LaneMark& m = marks[i];
     if (m.stored_at <= w.all_met && m.read_at <= w.all_met) continue;
     if (reads && i && like(m, marks[i - 1])) continue;
-    bool clash = m.stored_warp == self && m.stored_at < w.icount && apart(lane, m.stored_lane, m.stored_at) &&
-                 (reads || value[i] != l.p[i]);
-    bool late = !reads && m.read_warp == self && m.read_at < w.icount &&
-                apart(lane, m.read_lane, m.read_at) && value[i] != l.p[i];
-    conflict = clash || late;
+    bool clash = m.stored_warp == self && m.stored_at < w.icount && apart(lane, m.stored_lane, m.stored_at);
+    bool late = !reads && m.read_warp == self && m.read_at < w.icount && apart(lane, m.read_lane, m.read_at);
+    conflict = (clash || late) && (reads || std::memcmp(value + i, l.p + i, alike ? n : 1));
   }
   if (conflict)
     M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
@@ -68,8 +63,25 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
       m.read_at = w.icount, m.read_lane = 32;
     }
     const LaneMark after = m;
+    if (alike) std::fill(marks + i + 1, marks + n, after), i = n;
     while (i + 1 < n && like(marks[i + 1], before)) marks[++i] = after;
   }
+}
+
+void Exec::note_lanes_read(const Loc& l, u64 n, u32 lanes, const char* what) {
+  if (l.cta != &c) return;
+  LaneMark* marks = c.memory->marks.data() + l.offset;
+  u8 self = u8(w.index + 1);
+  // Without a recent store by this warp there is nothing to check, and of several lanes no one stands out.
+  bool plain = (lanes & (lanes - 1)) && !c.handed && !(w.lagging & lanes);
+  for (u64 i = 0; i < n && plain; i++)
+    plain = marks[i].stored_warp != self || marks[i].stored_at <= w.all_met;
+  if (!plain) {
+    LANES(lanes, lane) note_lane(l, n, lane, nullptr, what);
+    return;
+  }
+  LANES(lanes, lane) w.touched[lane] = w.icount;
+  for (u64 i = 0; i < n; i++) marks[i].read_at = w.icount, marks[i].read_warp = self, marks[i].read_lane = 32;
 }
 
 // The lanes have synchronised with all other lanes of the warp.

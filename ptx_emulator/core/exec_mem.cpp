@@ -65,54 +65,86 @@ u8* Exec::local_at(u32 lane, u64 addr, u64 size) {
   return w.local.data() + lane * each + addr;
 }
 
+// Fill the executing lanes of a register from memory; at(lane) is the place of a lane's value.
+template <class At>
+static void fill_lanes(u64* to, u32 mask, int bytes, At at) {
+  auto each = [&](auto number) {
+    LANES(mask, l) std::memcpy(&number, at(l), sizeof number), to[l] = number;
+  };
+  switch (bytes) {
+    case 1: return each(u8());
+    case 2: return each(u16());
+    case 4: return each(u32());
+    default: return each(u64());
+  }
+}
+
+// Store the executing lanes of a register; at(lane) is the place of a lane's value.
+template <class At>
+static void store_lanes(const u64* from, u32 mask, int bytes, At at) {
+  auto each = [&](auto number) {
+    LANES(mask, l) number = decltype(number)(from[l]), std::memcpy(at(l), &number, sizeof number);
+  };
+  switch (bytes) {
+    case 1: return each(u8());
+    case 2: return each(u16());
+    case 4: return each(u32());
+    default: return each(u64());
+  }
+}
+
 void Exec::load() {
   int n = int(in.m[1]), bits1 = TYPE_BITS[in.ty], bytes = bits1 / 8, total = n * bytes;
   int space = int(in.m[0]);
   Val a;
   get(n, a, true, "address");
-  u64 addr[32];
+  u64 addr[32], apart = 0;
   std::copy(a.v, a.v + 32, addr);
-  bool sgn = TYPE_CLASS[in.ty] == 's';
-  Access acc = M.access(w, pc, in.m[2] ? EV_ATOMIC : 0);
+  LANES(mask, l) apart |= addr[l] ^ addr[first()];
+  Access acc;
   u64* d[8] = {};
   for (int i = 0; i < n; i++) d[i] = dst(i, ~0u);
   bool shared = false, global = false;
-  u64 hash = 0;  // of the values read, to recognise polling
-  LANES(mask, l) {
+  const u8* from[32];
+  auto reach = [&](u32 l, u32 lanes) {  // the lanes read at the address of lane l
     u64 x = addr[l];
-    const u8* p;
     if (local_access(space, x)) {
-      p = local_at(l, x, u64(total));
-    } else {
-      Loc loc = M.resolve(w, pc, x, u64(total), space, u32(total), "load");
-      M.note_read(loc, u64(total), acc, w, pc, "load");
-      if (loc.shadow && !in.m[2]) note_lane(loc, u64(total), l, nullptr, "load");
-      shared |= loc.shadow != nullptr, global |= loc.region != nullptr;
-      if (in.m[2] && (loc.region || loc.shadow)) {
-        M.sync_acquire(Machine::sync_key(w, loc), w, in.m[2] == 2);
-      }
-      p = loc.p;
+      LANES(lanes, k) from[k] = local_at(k, x, u64(total));
+      return;
     }
-    for (int i = 0; i < n; i++)
-      if (d[i]) {
-        u64 v = read_le(p + i * bytes, bytes);
-        hash = (hash ^ v ^ x) * 0x9E3779B97F4A7C15ull;
-        d[i][l] = sgn ? low(u64(sign_extend(v, bits1)), std::max(int(in.m[5]), bits1)) : v;
-      }
-  }
+    Loc loc = M.resolve(w, pc, x, u64(total), space, u32(total), "load");
+    if (!acc.event && (loc.region || loc.shadow)) acc = M.access(w, pc, in.m[2] ? EV_ATOMIC : 0);
+    M.note_read(loc, u64(total), acc, w, pc, "load");
+    if (loc.shadow && !in.m[2]) note_lanes_read(loc, u64(total), lanes, "load");
+    shared |= loc.shadow != nullptr, global |= loc.region != nullptr;
+    if (in.m[2] && (loc.region || loc.shadow))
+      M.sync_acquire(Machine::sync_key(w, loc), w, in.m[2] == 2);
+    LANES(lanes, k) from[k] = loc.p;
+  };
+  if (apart) LANES(mask, l) reach(l, 1u << l);
+  else reach(u32(first()), mask);
+  u64 hash = 0;  // of the values read, to recognise polling
+  for (int i = 0; i < n; i++)
+    if (d[i]) {
+      fill_lanes(d[i], mask, bytes, [&](u32 l) { return from[l] + i * bytes; });
+      if (in.m[2]) LANES(mask, l) hash = (hash ^ d[i][l] ^ addr[l]) * 0x9E3779B97F4A7C15ull;
+      if (TYPE_CLASS[in.ty] == 's')
+        LANES(mask, l) d[i][l] = low(u64(sign_extend(d[i][l], bits1)), std::max(int(in.m[5]), bits1));
+    }
   if (in.m[2]) lanes_met(mask);
+  u32 distinct = apart ? mask : mask & -mask;  // lanes that read where no lane before them does
   if (shared) {
     M.stats.shared_read += u64(total) * __builtin_popcount(mask);
     M.stats.shared_accesses++;
-    M.stats.bank_conflicts += bank_conflicts(addr, mask, total);
+    M.stats.bank_conflicts += bank_conflicts(addr, distinct, total);
   }
   if (global) {
     M.stats.global_read += u64(total) * __builtin_popcount(mask);
-    M.stats.global_sectors += sectors(addr, mask, total);
+    M.stats.global_sectors += sectors(addr, distinct, total);
     if (in.m[2]) {
       auto [last, first] = w.looked.insert({pc, hash});
       if (first || last->second != hash) w.polled = false;
-      else LANES(mask, l) M.poll(w, addr[l]);
+      else LANES(distinct, l) M.poll(w, addr[l]);
       last->second = hash;
     }
   }
@@ -120,7 +152,7 @@ void Exec::load() {
 
 // Lanes of one weak store may write to the same address only the same value: which value stays is undefined.
 // Accesses are aligned to their size, so two of them overlap completely or not at all.
-void Exec::lanes_agree(const u64* addr, const std::vector<Val>& v, int space) {
+void Exec::lanes_agree(const u64* addr, const Val* v, int n, int space) {
   int order[32], count = 0, bits = TYPE_BITS[in.ty];
   u64 kept = bits >= 64 ? ~0ull : (1ull << bits) - 1;
   bool ascending = true;
@@ -136,14 +168,33 @@ void Exec::lanes_agree(const u64* addr, const std::vector<Val>& v, int space) {
   for (int i = 1; i < count; i++) {
     int a = order[i - 1], b = order[i];
     if (addr[a] != addr[b]) continue;
-    for (const Val& part : v)
-      if ((part.v[a] ^ part.v[b]) & kept) {
+    for (int k = 0; k < n; k++)
+      if ((v[k].v[a] ^ v[k].v[b]) & kept) {
         M.find("lane-conflict", true, &w, pc,
                "lanes " + std::to_string(a) + " and " + std::to_string(b) +
                    " store different values to one address");
         return;
       }
   }
+}
+
+// A store of all executing lanes at once, where they fill a range of global memory in their order and nothing
+// is to be found. False: nothing was done.
+bool Exec::store_range(const u64* addr, const u8 (*values)[64], int total, Access acc) {
+  u64 begin = addr[first()], next = begin, n = u64(total) * u64(__builtin_popcount(mask));
+  bool in_order = begin % u64(total) == 0 && n > u64(total);
+  LANES(mask, l) in_order &= addr[l] == next, next += u64(total);
+  if (!in_order || begin >= WIN_SHARED) return false;
+  GlobalRegion* r = M.region_of(begin);
+  if (!r || !r->r.writable || n > u64(r->r.base + r->r.size) - begin) return false;
+  Loc loc = M.global_at(w, pc, begin, n, "store", true);
+  if (!M.follows_all(loc, n, acc)) return false;
+  M.note_write(loc, n, acc, w, pc, "store");
+  u8 all[32 * 64], *to = all;
+  LANES(mask, l) std::memcpy(to, values[l], size_t(total)), to += total;
+  if (std::memcmp(loc.p, all, n)) M.progress();
+  std::memcpy(loc.p, all, n);
+  return true;
 }
 
 void Exec::store() {
@@ -153,17 +204,21 @@ void Exec::store() {
   get(0, a, true, "address");
   u64 addr[32];
   std::copy(a.v, a.v + 32, addr);
-  std::vector<Val> v(n);
+  Val v[8];
   u32 valid = ~0u;
   for (int i = 0; i < n; i++) get(1 + i, v[i]), valid &= v[i].valid;
   Val bar;
   if (remote_async) get(1 + n, bar, true, "mbarrier address");
   Access acc = M.access(w, pc, in.m[2] ? EV_ATOMIC : 0);
   bool shared = false, global = false;
-  u8 raw[64];
-  if (!in.m[2] && !remote_async) lanes_agree(addr, v, space);
-  LANES(mask, l) {
-    for (int i = 0; i < n; i++) std::memcpy(raw + i * bytes, &v[i].v[l], bytes);
+  u8 values[32][64];
+  for (int i = 0; i < n; i++) store_lanes(v[i].v, mask, bytes, [&](u32 l) { return values[l] + i * bytes; });
+  bool weak = !in.m[2] && !remote_async;
+  if (weak) lanes_agree(addr, v, n, space);
+  u32 left = mask;
+  if (weak && !(mask & ~valid) && space < 2 && store_range(addr, values, total, acc)) global = true, left = 0;
+  LANES(left, l) {
+    const u8* raw = values[l];
     u64 x = addr[l];
     if (local_access(space, x)) {
       std::memcpy(local_at(l, x, u64(total)), raw, size_t(total));
@@ -186,7 +241,7 @@ void Exec::store() {
     shared |= loc.shadow != nullptr;
     if (!loc.shadow && !loc.region) M.fatal("write-to-param", &w, pc, "store to a kernel parameter");
     acc.value = remote_async ? nullptr : raw, acc.held = loc.p;
-    if (loc.shadow && !in.m[2] && !remote_async) note_lane(loc, u64(total), l, raw, "store");
+    if (loc.shadow && weak) note_lane(loc, u64(total), l, raw, "store");
     M.note_write(loc, u64(total), acc, w, pc, "store");
     // Storing an uninitialised value leaves the memory uninitialised.
     if (loc.shadow)

@@ -211,6 +211,8 @@ Flow Exec::mbarrier() {
         if (!count || count > 1048575)
           M.fatal("mbarrier-count", &w, pc, "mbarrier.init with count " + std::to_string(count));
         MBar& b = loc.cta->mbars[loc.offset];
+        loc.cta->mbars_from = std::min(loc.cta->mbars_from, loc.offset);
+        loc.cta->mbars_to = std::max(loc.cta->mbars_to, loc.offset + 8);
         if (b.init_pc >= 0) M.note_mbar(loc.offset, b);
         // PTX: undefined behaviour at a location that holds a valid mbarrier, even one that is not in use.
         if (b.live)

@@ -60,10 +60,10 @@ Flow Exec::tcgen() {
           y.blocks[id] = {start, int(n)};
           y.alloc_pc[id] = pc;
           std::fill(y.owner + start, y.owner + start + int(n), id);
-          // The content is undefined. Columns that nobody had before are zero already.
-          if (std::find(y.freed + start, y.freed + start + int(n), true) != y.freed + start + int(n))
-            for (int lane = 0; lane < TMEM_LANES; lane++)
-              for (int i = start; i < start + int(n); i++) y.shadow[size_t(lane * TMEM_COLS + i)].w = 0;
+          // The content is undefined.
+          for (int lane = 0; lane < TMEM_LANES; lane++)
+            for (int i = start; i < start + int(n) && y.touched[lane]; i++)
+              y.shadow[size_t(lane * TMEM_COLS + i)].w = 0;
           if (x != &c) y.granted = start;
         }
       }
@@ -91,6 +91,7 @@ Flow Exec::tcgen() {
       Access a = M.access(w, pc, EV_ASYNC);
       a.ta = &w.ta, a.either = true;
       for (int lane = 0; lane < TMEM_LANES; lane++) {
+        if (!t.touched[lane]) continue;
         size_t at = 0;
         u32 other = 0;
         Conflict k = M.shadows.write(t.shadow.data() + lane * TMEM_COLS + col, n, a, at, other);

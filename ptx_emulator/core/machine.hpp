@@ -104,7 +104,12 @@ struct Handover {
 };
 
 struct Warp {
+  // What the scheduler looks at most often.
   Cta* cta = nullptr;
+  std::vector<Group> groups;
+  u32 exited = 0, present = 0;
+  bool polled = false;  // the last strong load read nothing new, and nobody wrote there since
+  u32 queued = 0;       // asynchronous operations in its queues
   int index = 0;
   u32 actor = 0;  // first of P_COUNT actors
   u64* regs = nullptr;
@@ -113,9 +118,7 @@ struct Warp {
   std::unordered_map<s64, std::array<u64, 32>> partial;
   std::vector<u8> busy;      // per register: 1 tcgen05.ld pending, 2 D of a wgmma in flight, 3 its A
   std::vector<u32> written;  // per register: icount at the last write by an instruction
-  std::vector<Group> groups;
   std::vector<u8> local;  // local memory of all lanes; empty until the first access
-  u32 exited = 0, present = 0;
   Clock clock;
   VC ta;
   std::shared_ptr<const Clock> snapshot;
@@ -145,7 +148,6 @@ struct Warp {
   std::map<u64, Clock> maps_seen;   // tensor map in memory -> clock at the last acquire fence on it
   std::map<u64, s64> seen_phase;    // mbarrier -> last phase that this warp saw complete
   std::map<int, u64> looked;        // pc of a strong global load -> hash of the values it read last
-  bool polled = false;              // the last strong load read nothing new, and nobody wrote there since
   u64 cluster_gen = 0;
   u32 cluster_arrived = 0;  // lanes that arrived at the cluster barrier
   u32 streak = 0;
@@ -194,18 +196,27 @@ struct MBar {
 struct Tmem {
   Zeroed<u32> data{TMEM_LANES * TMEM_COLS};
   Zeroed<Shadow> shadow{TMEM_LANES * TMEM_COLS};
-  int owner[TMEM_COLS];        // per column: number of its allocation, or -1
-  bool freed[TMEM_COLS] = {};  // per column: it was allocated before
+  bool touched[TMEM_LANES] = {};  // per lane: some cell's shadow may not be empty
+  int owner[TMEM_COLS];           // per column: number of its allocation, or -1
+  bool freed[TMEM_COLS];          // per column: it was allocated before
   std::map<int, std::pair<int, int>> blocks;  // number of an allocation -> first column, columns
-  int next = 0;
-  bool relinquished = false;
-  int granted = -1;  // first column of an allocation that the other CTA of the pair made for both
   std::map<int, int> alloc_pc;
-  Tmem() { std::fill(owner, owner + TMEM_COLS, -1); }
+  int next, granted;  // granted: first column of an allocation that the other CTA of the pair made for both
+  bool relinquished;
+  Tmem() { clear(); }
+  // For a new CTA. The content stays, as it may on hardware.
+  void clear() {
+    for (int lane = 0; lane < TMEM_LANES; lane++)
+      if (touched[lane]) std::fill_n(&shadow[size_t(lane * TMEM_COLS)], TMEM_COLS, Shadow());
+    std::fill(touched, touched + TMEM_LANES, false);
+    std::fill(owner, owner + TMEM_COLS, -1), std::fill(freed, freed + TMEM_COLS, false);
+    blocks.clear(), alloc_pc.clear();
+    next = 0, granted = -1, relinquished = false;
+  }
 };
 
-// Registers and shared memory of a CTA. A later CTA takes them over: to clear all of it takes longer than
-// most CTAs of a large grid run.
+// Registers, shared memory and tensor memory of a CTA. A later CTA takes them over: to clear all of it takes
+// longer than most CTAs of a large grid run.
 struct CtaMemory {
   static constexpr size_t BLOCK = 4096;
   static constexpr u8 PATTERN = 0xCD;  // so that no kernel finds zeros by luck
@@ -213,6 +224,7 @@ struct CtaMemory {
   std::vector<u8> smem, used;        // used: per block of shared memory, whether some access reached it
   std::vector<Shadow> shadow;        // per byte of shared memory, as are the marks
   std::vector<LaneMark> marks;
+  std::unique_ptr<Tmem> tmem;  // null until some CTA uses it
   CtaMemory(size_t register_words, size_t bytes)
       : registers(new u64[register_words]), smem(bytes, PATTERN), used(bytes / BLOCK + 1), shadow(bytes),
         marks(bytes) {}
@@ -220,6 +232,7 @@ struct CtaMemory {
     for (size_t block = at / BLOCK; block <= (at + n - 1) / BLOCK; block++) used[block] = 1;
   }
   void clear() {
+    if (tmem) tmem->clear();
     for (size_t block = 0; block < used.size(); block++) {
       if (!used[block]) continue;
       size_t from = block * BLOCK, n = std::min(BLOCK, smem.size() - from);
@@ -240,8 +253,9 @@ struct Cta {
   std::unique_ptr<CtaMemory> memory;
   bool handed = false;  // some warp has handovers
   std::map<u32, MBar> mbars;
+  u32 mbars_from = ~0u, mbars_to = 0;  // they are within this part of shared memory
   Named bars[16];
-  std::unique_ptr<Tmem> tmem;
+  Tmem* tmem = nullptr;  // null until the CTA uses it
   s64 register_pool = 0;  // registers that setmaxnreg.dec gave back
   bool finished = false;
 };
@@ -372,6 +386,7 @@ class Machine {
   Loc shared_at(Warp& w, int pc, u64 addr, u64 size, u32 align, const char* what);
   Loc global_at(Warp& w, int pc, u64 addr, u64 size, const char* what, bool write);
   void note_read(const Loc& l, u64 n, const Access& a, Warp& w, int pc, const char* what);
+  bool follows_all(const Loc& l, u64 n, const Access& a) const;
   void poll(Warp& w, u64 address);
   void wake(u64 address, u64 n);
   void note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, const char* what);
@@ -513,12 +528,15 @@ struct Exec {
   void ints();
   void floats();
   void packed();
+  bool usual_pairs(const Val* a, u64* d);
   Flow control();
   Flow warp_op();
   void load();
   void store();
+  bool store_range(const u64* addr, const u8 (*values)[64], int total, Access acc);
   u8* local_at(u32 lane, u64 addr, u64 size);
   void note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char* what);  // value: null for a read
+  void note_lanes_read(const Loc& l, u64 n, u32 lanes, const char* what);  // the same place for all of them
   void lanes_met(u32 lanes);
   bool apart(u32 lane, u32 other, u32 at) const;
   bool know_others(u32 lanes, u32* upto) const;
@@ -532,7 +550,7 @@ struct Exec {
     return know_others(1u << lane, upto);
   }
   void check_lag(const Loc& l, u64 n, u32 lane, bool reads, const char* what);
-  void lanes_agree(const u64* addr, const std::vector<Val>& v, int space);
+  void lanes_agree(const u64* addr, const Val* v, int n, int space);
   void atomic();
   void cp_async();
   void matrix();

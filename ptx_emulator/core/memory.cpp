@@ -133,7 +133,8 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
   u32 other = 0;
   if (l.shadow) {
     // Ordinary data written over a live mbarrier destroys it.
-    auto it = l.cta->mbars.upper_bound(u32(l.offset + n - 1));
+    bool near = l.offset < l.cta->mbars_to && l.offset + n > l.cta->mbars_from;
+    auto it = near ? l.cta->mbars.upper_bound(u32(l.offset + n - 1)) : l.cta->mbars.begin();
     if (it != l.cta->mbars.begin() && (--it)->second.live && it->first + 8 > l.offset)
       find("mbarrier-overwritten", true, &w, pc,
            std::string(what) + " overwrites the mbarrier at shared offset " + std::to_string(it->first));
@@ -170,6 +171,24 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
                other, true);
     done += part;
   }
+}
+
+// Is a write to this range of global memory ordered after every access so far?
+bool Machine::follows_all(const Loc& l, u64 n, const Access& a) const {
+  for (u64 done = 0; done < n;) {
+    u64 o = l.region_offset + done, part = std::min<u64>(n - done, 4096 - (o & 4095)), from = o & 4095;
+    u32 last = 0;
+    if (auto* readers = l.region->readers_of(o >> 12, false))
+      for (u64 i = (from + 1) / 2; i < (from + part) / 2; i++) {
+        u32 e = (*readers)[i];
+        if (e != last && e && shadows.order(e, a) == Conflict::race) return false;
+        last = e;
+      }
+    if (Page* page = l.region->page(o >> 12, false); page && !shadows.follows(page->s + from, part, a))
+      return false;
+    done += part;
+  }
+  return true;
 }
 
 // A warp that repeats a load of global memory and reads the same polls: it need not run until somebody writes

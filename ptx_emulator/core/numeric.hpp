@@ -80,14 +80,16 @@ inline u32 encode(float x, const Format& f, bool satfinite = false, int rnd = RN
   return out_sign | field;
 }
 
-// Encode a double that is exact or rounded to odd, rounding to nearest even.
-inline u32 encode_double(double x, const Format& f) {
+// The nearest float, or where it is not exact, the one of the two neighbours whose last bit is set.
+inline float float_to_odd(double x) {
   float y = float(x);
-  if (std::isnan(y) || std::isinf(y) || double(y) == x) return encode(y, f);
-  // Make the float a rounding to odd too: truncated, with the last bit set.
-  if (std::fabs(double(y)) > std::fabs(x)) y = std::nextafter(y, 0.0f);
-  return encode(as_f32(bits(y) | 1), f);
+  if (!std::isfinite(y) || double(y) == x) return y;
+  u32 b = u32(bits(y));
+  return as_f32((std::fabs(double(y)) > std::fabs(x) ? b - 1 : b) | 1);
 }
+
+// Encode a double that is exact or rounded to odd, rounding to nearest even.
+inline u32 encode_double(double x, const Format& f) { return encode(float_to_odd(x), f); }
 
 inline float decode(u32 v, const Format& f) {
   int width = 1 + f.ebits + f.mbits, bias = (1 << (f.ebits - 1)) - 1;

@@ -254,7 +254,7 @@ int Machine::pick_group(Warp& w) {
   int best = -1;
   bool rotate = w.streak > 512;  // a spinning loop must not starve the warp's other lanes
   for (size_t i = 0; i < gs.size(); i++) {
-    if (!ready(w, gs[i])) continue;
+    if (gs[i].wait.kind != WaitKind::none && !ready(w, gs[i])) continue;
     if (best < 0) best = int(i);
     else if (rotate ? gs[i].pc > gs[size_t(best)].pc : gs[i].pc < gs[size_t(best)].pc) best = int(i);
   }
@@ -264,7 +264,7 @@ int Machine::pick_group(Warp& w) {
 
 bool Machine::runnable(Warp& w) {
   for (auto& g : w.groups)
-    if (ready(w, g)) return true;
+    if (g.wait.kind == WaitKind::none || ready(w, g)) return true;
   // Groups that wait to converge may be able to merge.
   return w.groups.size() > 1 && pick_group(w) >= 0;
 }
@@ -295,15 +295,17 @@ bool Machine::step(Warp& w) {
   if (pc >= prog.size)
     fatal("ran-off-the-end", &w, int(prog.size) - 1, "execution ran past the last instruction");
   const Instr& in = prog.code[pc];
+  // The next instruction, whose row is longer than a cache line.
+  __builtin_prefetch(&in + 1), __builtin_prefetch(&(&in + 1)->guard);
+  __builtin_prefetch(prog.ops(in) + in.count);
   u32 mask = g.mask;
   if (in.guard >= 0) {
     const u64* p = w.read(in.guard);
     u32 valid = w.init[size_t(in.guard)];
     if (mask & ~valid) find("uninit-register", true, &w, pc, "the guard predicate was never written");
     u32 on = 0;
-    for (int l = 0; l < 32; l++)
-      if ((p[l] & 1) != u64(in.negated)) on |= 1u << l;
-    mask &= on;
+    for (int l = 0; l < 32; l++) on |= u32(p[l] & 1) << l;
+    mask &= in.negated ? ~on : on;
   }
   executed++;
   w.icount++;
@@ -346,6 +348,7 @@ bool Machine::step(Warp& w) {
 // ------------------------------------------------------------------------------------------ async
 void Machine::launch_async(std::deque<AsyncRef>& q, AsyncRef op) {
   stats.async_ops++;
+  op->warp->queued++;
   q.push_back(std::move(op));
   if (cfg.async_policy == ASYNC_EARLY)
     while (run_one_async(q)) {}
@@ -363,7 +366,7 @@ bool Machine::run_one_async(std::deque<AsyncRef>& q) {
   AsyncRef op = q.front();
   op->warp->cta->cluster->touched = true;
   if (cfg.trace) note_event(*op->warp, op->pc, true);
-  if (op->step()) q.pop_front();
+  if (op->step()) q.pop_front(), op->warp->queued--;
   progress();
   return true;
 }
@@ -403,6 +406,7 @@ void Machine::look(Cluster& cl) {
   for (auto& c : cl.ctas)
     for (auto& w : c->warps) {
       if (!w.done() && runnable(w)) (w.polled ? cl.polling : cl.runnable).push_back(&w);
+      if (!w.queued) continue;
       if (!w.cp_queue.empty()) cl.queues.push_back(&w.cp_queue);
       if (!w.wgmma_queue.empty()) cl.queues.push_back(&w.wgmma_queue);
       for (auto& q : w.tc_queue)
@@ -428,10 +432,7 @@ void Machine::loop() {
       }
       bool all = true;
       for (auto& c : cl.ctas) {
-        if (!c->finished) {
-          c->finished = true;
-          for (auto& w : c->warps) c->finished &= w.done();
-        }
+        c->finished = !c->live;
         all &= c->finished;
       }
       if (all) {

@@ -5,7 +5,10 @@
 namespace emu {
 
 inline Tmem& tmem_of(Cta& c) {
-  if (!c.tmem) c.tmem = std::make_unique<Tmem>();
+  if (!c.tmem) {
+    if (!c.memory->tmem) c.memory->tmem = std::make_unique<Tmem>();
+    c.tmem = c.memory->tmem.get();
+  }
   return *c.tmem;
 }
 
@@ -66,6 +69,7 @@ inline void check_columns(Machine& m, Warp& w, int pc, Cta& c, int col, int coun
 inline void note_tmem(Machine& m, Warp& w, int pc, Cta& c, int lane, int col, int count, const Access& a,
                       bool write, const char* what, bool check_init = true, bool keep = true) {
   Tmem& t = tmem_of(c);
+  t.touched[lane] = true;
   Shadow* s = t.shadow.data() + lane * TMEM_COLS + col;
   size_t at = 0;
   u32 other = 0;
