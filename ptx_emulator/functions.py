@@ -207,8 +207,8 @@ class _Call:
     ) -> dict[str, Reg]:
         """Parse the function's body into the caller's; gives the registers of register parameters by name."""
         p, e = self.p, self.e
-        kept = (p.pos, p.loc, p.outer, p.singles, p.ranges, p.labels, p.blocks, p.block_labels)
-        p.pos, p.singles, p.ranges, p.labels, p.blocks = f.body, {}, {}, dict(inside), [[]]
+        kept = (p.pos, p.loc, p.outer, p.singles, p.ranges, p.labels, p.read, p.blocks, p.block_labels)
+        p.pos, p.singles, p.ranges, p.labels, p.read, p.blocks = f.body, {}, {}, dict(inside), {}, [[]]
         p.calls.append(f.name)
         p.ends.append(f"{self.name}.return")
         bound = {}
@@ -231,5 +231,5 @@ class _Call:
             )
         e.labels[p.ends.pop()] = len(e.body)
         p.calls.pop()
-        p.pos, p.loc, p.outer, p.singles, p.ranges, p.labels, p.blocks, p.block_labels = kept
+        p.pos, p.loc, p.outer, p.singles, p.ranges, p.labels, p.read, p.blocks, p.block_labels = kept
         return bound

@@ -35,6 +35,10 @@ from .ptx import (
 _IDENT = r"[A-Za-z_$%][\w$]*"
 _LABEL = re.compile(rf"\s*({_IDENT})\s*:(?!:)")
 _BRACE_OR_LABEL = re.compile(rf"[{{}}]|(?<![\w$%.])({_IDENT})\s*:(?!:)")
+_BRACKET = re.compile(r"[\[{(]")
+_GUARDED = re.compile(rf"(?:@(!?)\s*({_IDENT})\s+)?(.*)$")
+_OPCODE = re.compile(r"([A-Za-z_][\w]*(?:(?:\.|::)\w+)*)\s*(.*)$")
+_BLANK_IN_OPCODE = re.compile(r"\s+(?=[.:]{1,2}[A-Za-z])")
 _INTEGER = re.compile(r"(-?)(?:0[xX]([0-9a-fA-F]{1,32})|0[bB]([01]{1,64})|0([0-7]{1,32})|(\d{1,32}))U?")
 #: Limits of ptxas, or limits that keep malformed text from exhausting memory.
 MAX_REGISTERS = 1 << 17
@@ -47,6 +51,9 @@ _TYPE_SIZE = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2,
 
 def split_commas(text: str) -> list[str]:
     """Split at commas outside brackets and braces."""
+    if not _BRACKET.search(text):
+        items = [x.strip() for x in text.split(",")]
+        return items if items[-1] else items[:-1]
     out, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c in "{[(":
@@ -129,6 +136,7 @@ class _Parser:
         self.singles: dict[str, _Registers] = {}
         self.ranges: dict[str, _Registers] = {}
         self.labels: dict[str, str] = {}
+        self.read: dict[str, object] = {}  # operands by their text, while no name changes its meaning
         self.blocks: list[list[tuple[dict[str, Any], str, Any]]] = []
         self.block_labels: dict[int, list[str]] = {}
         self.opened = 0
@@ -344,7 +352,10 @@ class _Parser:
                 self.open_block()
             elif c == "}":
                 self.pos += 1
-                for names, name, before in reversed(self.blocks.pop()):
+                bound = self.blocks.pop()
+                if bound:
+                    self.read = {}
+                for names, name, before in reversed(bound):
                     if before is None:
                         del names[name]
                     else:
@@ -402,6 +413,7 @@ class _Parser:
         """Bind a name until the current block ends."""
         self.blocks[-1].append((names, name, names.get(name)))
         names[name] = meaning
+        self.read = {}
 
     def label(self, name: str) -> str:
         return self.labels.get(name, name)
@@ -421,12 +433,12 @@ class _Parser:
             elif not s.startswith((".pragma", ".callprototype", ".calltargets")):
                 raise PtxSyntaxError(f"PTX line {line}: directive {s!r} inside a kernel is not known")
             return
-        m = re.match(rf"(?:@(!?)\s*({_IDENT})\s+)?(.*)$", s)
+        m = _GUARDED.match(s)
         if not m:
             raise PtxSyntaxError(f"PTX line {line}: cannot parse {s!r}")
         negate, guard_name, rest = m.groups()
-        rest = re.sub(r"\s+(?=[.:]{1,2}[A-Za-z])", "", rest)  # inline asm may put blanks inside an opcode
-        m = re.match(r"([A-Za-z_][\w]*(?:(?:\.|::)\w+)*)\s*(.*)$", rest)
+        rest = _BLANK_IN_OPCODE.sub("", rest)  # inline asm may put blanks inside an opcode
+        m = _OPCODE.match(rest)
         if not m:
             raise PtxSyntaxError(f"PTX line {line}: no opcode in {s!r}")
         guard = None
@@ -491,7 +503,12 @@ class _Parser:
         return None
 
     def operand(self, x: str) -> object:
-        x = x.strip()
+        known = self.read.get(x)
+        if known is None:
+            known = self.read[x] = self.read_operand(x.strip())
+        return known
+
+    def read_operand(self, x: str) -> object:
         if x.startswith("{"):
             return Vec(tuple(self.scalar(y) for y in self.inside(x, "}")))
         if x.startswith("["):
