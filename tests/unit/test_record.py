@@ -422,6 +422,28 @@ def test_peers_are_called_as_their_libraries_say(timed, monkeypatch, op, form, p
     assert [found for found, _, _ in peers.standing(point, fixture, ours, {}, notes)] == [name], notes
 
 
+def test_the_error_of_one_peer_is_not_the_next_ones(timed, monkeypatch) -> None:
+    """A failed launch leaves its error in the CUDA runtime, where the next check in this thread finds it."""
+    point = grids.Point("topk_selector", "default", {"rows": 3, "len": 300, "k": 64})
+    fixture = grids.prepare(point)
+    ours, left = fixture.calls(None, None), []
+
+    def fails(*given: object) -> None:
+        left.append("no kernel image")
+        raise RuntimeError(left[0])
+
+    def checks(*given: object) -> peers.Contender:
+        if left:
+            raise RuntimeError(left[0])
+        return peers.Contender("1", ours, lambda: 0.0)
+
+    monkeypatch.setattr(peers, "offers", lambda op: {"first": fails, "second": checks})
+    monkeypatch.setattr(peers, "forget_error", left.clear)
+    notes: list[str] = []
+    assert [name for name, _, _ in peers.standing(point, fixture, ours, {}, notes)] == ["second"]
+    assert notes == ["first: RuntimeError: no kernel image"]
+
+
 IN_VLLM = {
     "flash_mla": "vllm.third_party.flashmla.flash_mla_interface",
     "deep_gemm": "vllm.third_party.deep_gemm",
