@@ -83,8 +83,8 @@ def standing(
 def forget_error() -> None:
     """Take the CUDA runtime's last error, which a failed launch leaves for whoever checks next.
 
-    That would be another peer, or our own kernel: vLLM's DeepSelect has no kernel for Hopper, and the top-k that
-    ran after it reported "no kernel image". torch checks each of its launches, and takes the error by it.
+    That would be another peer, or our own kernel: vLLM's DeepSelect has no kernel for Hopper, and the top-k
+    that ran after it reported "no kernel image". torch checks each of its launches, and so takes the error.
     """
     if torch.cuda.is_available():
         with contextlib.suppress(RuntimeError):
