@@ -334,6 +334,16 @@ def test_lanes_that_do_not_synchronise_race(between):
     assert codes(body, block=32, strict_races=True)[0] == {"lane-race"}
 
 
+@pytest.mark.parametrize("readers", ["", "@%p3 "], ids=["all", "some"])
+def test_a_lane_races_with_the_lanes_that_read_one_word(readers):
+    body = (
+        "setp.ne.u32 %p3, %r1, 0; @!%p3 st.shared.u32 [%r2], 5; bar.warp.sync -1; "
+        f"{readers}ld.shared.u32 %r7, [%r2]; MET @!%p3 st.shared.u32 [%r2], 6;"
+    )
+    assert codes(body.replace("MET", "bar.warp.sync -1;"), block=32, strict_races=True) == (set(), set())
+    assert codes(body.replace("MET", ""), block=32) == (set(), {"lane-race"})
+
+
 def test_lanes_race_with_what_they_overwrite():
     swapped = SWAP.replace("@", "bar.warp.sync -1;")
     assert (
