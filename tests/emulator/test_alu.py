@@ -1,5 +1,8 @@
 """Integer, float and packed instructions against numpy and torch, bit for bit."""
 
+from fractions import Fraction
+from math import inf
+
 import numpy as np
 import pytest
 import torch
@@ -399,3 +402,52 @@ def test_shuffle_from_an_absent_lane_is_reported():
         lanes(
             "mov.u32 %r20, 0; setp.lt.u32 %p1, %r10, 48; @%p1 shfl.sync.idx.b32 %r20, %r10, 31, 31, 0xffff;"
         )
+
+
+def bf16(bits) -> Fraction | float:
+    """The value of a bf16 number; infinite or NaN as a float."""
+    x = float(np.array([int(bits) << 16], np.uint32).view(np.float32)[0])
+    return Fraction(x) if np.isfinite(x) else x
+
+
+def nearest_bf16(x: Fraction) -> Fraction | float:
+    """The nearest bf16 number, ties to even."""
+    if not x:
+        return x
+    exponent = abs(x.numerator).bit_length() - x.denominator.bit_length()
+    exponent -= abs(x) < Fraction(2) ** exponent
+    unit = Fraction(2) ** (max(exponent, -126) - 7)
+    rounded = round(x / unit) * unit
+    return rounded if abs(rounded) < 2**128 else inf if x > 0 else -inf
+
+
+PAIRS = {
+    "add": lambda a, b, c: a + b,
+    "sub": lambda a, b, c: a - b,
+    "mul": lambda a, b, c: a * b,
+    "fma.rn": lambda a, b, c: a * b + c,
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_of_bf16_are_rounded_once(name):
+    rng = np.random.default_rng(7)
+    # Any finite numbers, and numbers of like exponents, whose sums fall between two results more often.
+    exponents = np.concatenate([rng.integers(0, 255, (1500, 3, 2)), rng.integers(110, 135, (1500, 3, 2))])
+    halves = (
+        rng.integers(0, 2, exponents.shape) << 15 | exponents << 7 | rng.integers(0, 128, exponents.shape)
+    )
+    sources = [(halves[:, i, 0] | halves[:, i, 1] << 16).astype(np.uint32) for i in range(3)]
+    operands = "%r10, %r11, %r12" if name == "fma.rn" else "%r10, %r11"
+    for part in range(0, len(halves), 1000):
+        given = [each[part : part + 1000] for each in sources]
+        got = run(f"{name}.bf16x2 %r20, {operands};", *given)
+        for i, word in enumerate(got):
+            for half in range(2):
+                exact = PAIRS[name](*(bf16(x) for x in halves[part + i, :, half]))
+                assert bf16(word >> 16 * half & 0xFFFF) == nearest_bf16(exact), (part + i, half)
+
+
+def test_a_pair_of_bf16_without_a_number_is_the_canonical_nan():
+    infinite, opposite = np.array([0x7F807FC1], np.uint32), np.array([0xFF803F80], np.uint32)
+    assert run("add.bf16x2 %r20, %r10, %r11;", infinite, opposite)[0] == 0x7FFF7FFF

@@ -334,6 +334,25 @@ def test_lanes_that_do_not_synchronise_race(between):
     assert codes(body, block=32, strict_races=True)[0] == {"lane-race"}
 
 
+@pytest.mark.parametrize("later", ["ld.global.u32 %r7, [%d2];", "st.global.u32 [%d2], %r1;"])
+def test_a_store_of_a_whole_warp_is_ordered_by_synchronisation_alone(later):
+    body = (
+        "and.b32 %r4, %r1, 31; mul.wide.u32 %d2, %r4, 4; add.u64 %d2, %d1, %d2; setp.gt.u32 %p3, %r1, 31; "
+        f"@!%p3 st.global.u32 [%d2], 7; MET @%p3 {later}"
+    )
+    assert codes(body.replace("MET", "bar.sync 0;"), block=64, n=4, strict_races=True) == (set(), set())
+    assert codes(body.replace("MET", ""), block=64, n=4)[0] == {"race"}
+
+
+@pytest.mark.parametrize("offset", [-4, 0, 4, 8])
+def test_a_store_over_an_mbarrier_destroys_it(offset):
+    body = (
+        "mbarrier.init.shared.b64 [%r2+8], 1; mbarrier.init.shared.b64 [%r2+24], 1; "
+        f"st.shared.u32 [%r2+{24 + offset}], 7;"
+    )
+    assert codes(body)[0] == ({"mbarrier-overwritten"} if 0 <= offset < 8 else set())
+
+
 @pytest.mark.parametrize("readers", ["", "@%p3 "], ids=["all", "some"])
 def test_a_lane_races_with_the_lanes_that_read_one_word(readers):
     body = (
