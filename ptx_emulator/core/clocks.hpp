@@ -133,6 +133,12 @@ class Shadows {
     if (a.ta && !a.either && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] < e.clk) return Conflict::tcfence;
     return Conflict::none;
   }
+  // Is the recorded read ordered before the write? A read through one proxy and a later write through the
+  // other need no proxy fence.
+  Conflict order_write(u32 read, const Access& write) const {
+    Conflict c = order(read, write);
+    return c == Conflict::proxy ? Conflict::none : c;
+  }
   // Add a read to a set; gives the new set. Reads that are ordered before the new one are dropped.
   u32 add(u32 set, const Access& a) {
     Added& known = added[set % std::size(added)];
@@ -186,11 +192,7 @@ class Shadows {
   bool follows(const Shadow* s, size_t n, const Access& a) const {
     for (size_t i = 0; i < n; i += alike(s + i, n - i)) {
       if (s[i].w && order(s[i].w, a) != Conflict::none) return false;
-      auto unordered = [&](u32 e) {
-        Conflict c = order(e, a);
-        return c != Conflict::none && c != Conflict::proxy;
-      };
-      if (s[i].r && any_read(s[i].r, unordered)) return false;
+      if (any_read(s[i].r, [&](u32 e) { return order_write(e, a) != Conflict::none; })) return false;
     }
     return true;
   }
@@ -216,9 +218,7 @@ class Shadows {
         lr = s[i].r;
         for (u32 k = first[lr]; k < first[lr + 1]; k++) {
           const u32 e = members[k];
-          Conflict c = order(e, a);
-          // A read through one proxy and a later write through the other need no proxy fence.
-          if (c == Conflict::proxy) c = Conflict::none;
+          Conflict c = order_write(e, a);
           if (c != Conflict::none && (bad == Conflict::none || bad == Conflict::same))
             bad = c, where = i, other = e;
         }

@@ -76,7 +76,7 @@ bool Exec::usual_pairs(const Val* a, u64* d) {
     each_lane(mask, [&](u32 l) { d[l] = half(l, 16) << 16 | half(l, 0); });
     return true;
   };
-  // In f32 the product of two bf16 numbers is exact, and a sum of two is rounded as if it were.
+  // packed() computes in double and rounds to f32 first. One operation in f32 gives that f32 too.
   switch (in.op) {
     case OP_add: return each([](float p, float q, float) { return p + q; });
     case OP_sub: return each([](float p, float q, float) { return p - q; });

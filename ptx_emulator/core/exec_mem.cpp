@@ -65,12 +65,9 @@ u8* Exec::local_at(u32 lane, u64 addr, u64 size) {
   return w.local.data() + lane * each + addr;
 }
 
-// Fill the executing lanes of a register from memory; at(lane) is the place of a lane's value.
-template <class At>
-static void fill_lanes(u64* to, u32 mask, int bytes, At at) {
-  auto each = [&](auto number) {
-    LANES(mask, l) std::memcpy(&number, at(l), sizeof number), to[l] = number;
-  };
+// Call each(number), where the number has this many bytes.
+template <class Each>
+static void of_width(int bytes, Each each) {
   switch (bytes) {
     case 1: return each(u8());
     case 2: return each(u16());
@@ -79,18 +76,20 @@ static void fill_lanes(u64* to, u32 mask, int bytes, At at) {
   }
 }
 
+// Fill the executing lanes of a register from memory; at(lane) is the place of a lane's value.
+template <class At>
+static void fill_lanes(u64* to, u32 mask, int bytes, At at) {
+  of_width(bytes, [&](auto number) {
+    LANES(mask, l) std::memcpy(&number, at(l), sizeof number), to[l] = number;
+  });
+}
+
 // Store the executing lanes of a register; at(lane) is the place of a lane's value.
 template <class At>
 static void store_lanes(const u64* from, u32 mask, int bytes, At at) {
-  auto each = [&](auto number) {
+  of_width(bytes, [&](auto number) {
     LANES(mask, l) number = decltype(number)(from[l]), std::memcpy(at(l), &number, sizeof number);
-  };
-  switch (bytes) {
-    case 1: return each(u8());
-    case 2: return each(u16());
-    case 4: return each(u32());
-    default: return each(u64());
-  }
+  });
 }
 
 void Exec::load() {

@@ -438,7 +438,7 @@ def test_the_error_of_one_peer_is_not_the_next_ones(timed, monkeypatch) -> None:
         return peers.Contender("1", ours, lambda: 0.0)
 
     monkeypatch.setattr(peers, "offers", lambda op: {"first": fails, "second": checks})
-    monkeypatch.setattr(peers, "forget_error", left.clear)
+    monkeypatch.setattr(bench, "forget_error", left.clear)
     notes: list[str] = []
     assert [name for name, _, _ in peers.standing(point, fixture, ours, {}, notes)] == ["second"]
     assert notes == ["first: RuntimeError: no kernel image"]

@@ -7,7 +7,6 @@ it raises ImportError where the peer is not installed.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ def standing(
             continue
         except Exception as error:
             notes.append(f"{name}: {type(error).__name__}: {_line(error)}")
-            forget_error()
+            bench.forget_error()
             continue
         if made is None:
             continue
@@ -78,17 +77,6 @@ def standing(
             notes.append(f"{name}: {far:.1e} from ours, which matches the reference; not timed")
             continue
         yield name, made, far
-
-
-def forget_error() -> None:
-    """Take the CUDA runtime's last error, which a failed launch leaves for whoever checks next.
-
-    That would be another peer, or our own kernel: vLLM's DeepSelect has no kernel for Hopper, and the top-k
-    that ran after it reported "no kernel image". torch checks each of its launches, and so takes the error.
-    """
-    if torch.cuda.is_available():
-        with contextlib.suppress(RuntimeError):
-            torch.ones(1, device="cuda")
 
 
 def apart(result: torch.Tensor, expected: torch.Tensor) -> float:
