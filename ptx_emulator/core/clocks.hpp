@@ -33,6 +33,10 @@ struct Clock {
   Clock() = default;
   explicit Clock(size_t n) : hb(n) {}
   bool empty() const { return hb.empty(); }
+  void clear() {  // the vectors keep their memory
+    hb.clear(), px.clear(), tc.clear();
+    foreign.reset();
+  }
   void join(const Clock& o) {
     if (o.empty()) return;
     if (empty()) {

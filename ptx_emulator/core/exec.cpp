@@ -211,7 +211,7 @@ Flow Exec::control() {
       w.exited |= mask;
       g.mask &= ~mask;
       if (g.mask) g.pc = pc + 1;
-      M.progress();
+      M.wake();
       return Flow::jumped;
     case OP_trap: M.fatal("trap", &w, pc, "the kernel executed trap");
     case OP_call:
@@ -239,7 +239,7 @@ Flow Exec::control() {
         g.wait = {};
         c.register_pool -= more;
         w.maxnreg = want;
-        M.progress();
+        M.wake();
       }
       return Flow::next;
     }

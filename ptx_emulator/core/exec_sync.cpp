@@ -8,8 +8,8 @@ bool named_complete(const Cta& c, const Named& b) {
 }
 
 void named_release(Named& b) {
-  b.last = b.cur;
-  b.cur = Clock();
+  std::swap(b.last, b.cur);
+  b.cur.clear();
   b.generation++;
   b.arrived = 0;
   b.out_count = b.red_count, b.out_and = b.red_and, b.out_or = b.red_or;
@@ -43,7 +43,7 @@ Flow Exec::barrier() {
     M.tick(w);
     cl.arrived += u32(__builtin_popcount(mask));
     M.progress();
-    if (cluster_complete(cl)) cl.last = cl.cur, cl.cur = Clock(), cl.arrived = 0, cl.generation++;
+    if (cluster_complete(cl)) cl.last = cl.cur, cl.cur = Clock(), cl.arrived = 0, cl.generation++, M.wake();
     return Flow::next;
   }
   if (in.op == OP_cluster_wait) {
@@ -101,12 +101,9 @@ Flow Exec::barrier() {
            "more threads arrive at barrier " + std::to_string(id) + " than the " + std::to_string(want) +
                " it expects");
   bool full = named_complete(c, b);
-  if (in.m[0] == 1) {  // arrive does not wait
-    if (full) named_release(b);
-    return Flow::next;
-  }
+  if (full) named_release(b), M.wake();
+  if (in.m[0] == 1) return Flow::next;  // arrive does not wait
   if (full) {
-    named_release(b);
     finish();
     return Flow::next;
   }
@@ -151,10 +148,10 @@ void Machine::mbar_settle(MBar& b) {
   b.phase++;
   b.pending = b.expected;
   b.done.join(b.cur);
-  b.cur = Clock();
+  b.cur.clear();
   b.arrived_last.swap(b.arrived);
   b.arrived.clear();
-  progress();
+  wake();
 }
 
 void Machine::mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* k, PhaseCheck check) {
@@ -225,7 +222,7 @@ Flow Exec::mbarrier() {
         b.init_pc = pc, b.init_warp = w.index;
         std::memset(loc.p, 0, 8);
       }
-      M.progress();
+      M.wake();
       return Flow::next;
     }
     case OP_mbar_inval: {
@@ -236,6 +233,7 @@ Flow Exec::mbarrier() {
         Cta* owner;
         MBar& b = M.mbar(w, pc, a[l], "mbarrier.inval", &off, &owner);
         b.live = false;
+        M.wake();
         owner->memory->shadow[off].w = 0;
       }
       return Flow::next;

@@ -4,7 +4,7 @@
 namespace emu {
 
 // A collective of the two CTAs of a pair: true once both have arrived, and at once for cta_group::1.
-static bool rendezvous(Group& g, Cta& c, int group, int what) {
+static bool rendezvous(Machine& M, Group& g, Cta& c, int group, int what) {
   if (group != 2) return true;
   if (g.wait.kind == WaitKind::alloc) return true;  // both had arrived; the group waited for columns
   PairMeeting& m = c.cluster->meetings[{c.rank / 2, what}];
@@ -12,6 +12,7 @@ static bool rendezvous(Group& g, Cta& c, int group, int what) {
   if (++m.arrived == 2) {
     m.arrived = 0;
     m.generation++;
+    M.wake();
     return true;
   }
   g.wait = {WaitKind::pair, u64(c.rank / 2) << 1 | u64(what), m.generation};
@@ -38,7 +39,7 @@ Flow Exec::tcgen() {
           M.fatal("cta-pair", &w, pc, "cta_group::2 in a cluster with an odd number of CTAs");
         pair.push_back(c.cluster->ctas[size_t(c.rank ^ 1)].get());
       }
-      if (!rendezvous(g, c, group, 0)) return Flow::wait;
+      if (!rendezvous(M, g, c, group, 0)) return Flow::wait;
       int start = -1;
       if (t.granted >= 0) {
         start = t.granted;  // the other CTA of the pair arrived second and allocated
@@ -71,7 +72,7 @@ Flow Exec::tcgen() {
       M.note_write(l, 4, M.access(w, pc, EV_ALLOC), w, pc, "tcgen05.alloc");
       u32 v = u32(start);
       std::memcpy(l.p, &v, 4);
-      M.progress();
+      M.wake();
       return Flow::next;
     }
     case OP_tc_dealloc: {
@@ -85,7 +86,7 @@ Flow Exec::tcgen() {
         M.fatal(
             "tmem-dealloc", &w, pc,
             "tcgen05.dealloc of " + std::to_string(n) + " columns at " + hex(addr) + ": no such allocation");
-      if (!rendezvous(g, c, int(in.m[0]), 1)) return Flow::wait;
+      if (!rendezvous(M, g, c, int(in.m[0]), 1)) return Flow::wait;
       g.wait = {};
       // Freeing counts as a write: every access of the columns must be ordered before it.
       Access a = M.access(w, pc, EV_ASYNC);
@@ -104,7 +105,7 @@ Flow Exec::tcgen() {
       for (int i = col; i < col + int(n); i++) t.owner[i] = -1, t.freed[i] = true;
       t.blocks.erase(id);
       t.next++;
-      M.progress();
+      M.wake();
       return Flow::next;
     }
     case OP_tc_relinquish:

@@ -110,6 +110,9 @@ struct Warp {
   u32 exited = 0, present = 0;
   bool polled = false;  // the last strong load read nothing new, and nobody wrote there since
   u32 queued = 0;       // asynchronous operations in its queues
+  // What look() found last. It holds until the warp or one of its operations steps, or a wake() comes.
+  bool moved = true, can_run = false;
+  u64 seen_wakes = 0;
   int index = 0;
   u32 actor = 0;  // first of P_COUNT actors
   u64* regs = nullptr;
@@ -405,6 +408,11 @@ class Machine {
   void launch_pool(Cluster& c, AsyncRef op);
   u32 take_slot(Cluster& c, u32& clk);
   void progress() { last_progress = executed; }
+  // Progress that may end the wait of a warp other than the one that made it.
+  void wake() {
+    wakes++;
+    progress();
+  }
 
   const Config cfg;
   const Program prog;
@@ -422,6 +430,7 @@ class Machine {
   u64 executed = 0, retries = 0, last_progress = 0;  // `executed` includes retries of waiting instructions
   u64 last_end = 0;                                  // `executed` when a cluster last ended
   std::unordered_map<u64, std::vector<Warp*>> watched;  // block of global memory -> warps that polled it
+  u64 wakes = 0;  // calls of wake()
   std::mt19937_64 rng;
 
   // ---- scheduler

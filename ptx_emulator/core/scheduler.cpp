@@ -287,7 +287,7 @@ void Machine::note_event(const Warp& w, int pc, bool async) {
 }
 
 bool Machine::step(Warp& w) {
-  w.cta->cluster->touched = true;
+  w.cta->cluster->touched = w.moved = true;
   int k = pick_group(w);
   if (k < 0) return false;
   Group& g = w.groups[size_t(k)];
@@ -364,7 +364,7 @@ void Machine::launch_pool(Cluster& c, AsyncRef op) {
 bool Machine::run_one_async(std::deque<AsyncRef>& q) {
   if (q.empty()) return false;
   AsyncRef op = q.front();
-  op->warp->cta->cluster->touched = true;
+  op->warp->cta->cluster->touched = op->warp->moved = true;
   if (cfg.trace) note_event(*op->warp, op->pc, true);
   if (op->step()) q.pop_front(), op->warp->queued--;
   progress();
@@ -373,7 +373,7 @@ bool Machine::run_one_async(std::deque<AsyncRef>& q) {
 
 bool Machine::run_pool(Cluster& c, size_t i) {
   AsyncRef op = c.pool[i];
-  c.touched = true;
+  c.touched = op->warp->moved = true;
   if (cfg.trace) note_event(*op->warp, op->pc, true);
   if (op->step()) c.pool.erase(std::find(c.pool.begin(), c.pool.end(), op));
   progress();
@@ -405,7 +405,11 @@ void Machine::look(Cluster& cl) {
   cl.runnable.clear(), cl.polling.clear(), cl.queues.clear();
   for (auto& c : cl.ctas)
     for (auto& w : c->warps) {
-      if (!w.done() && runnable(w)) (w.polled ? cl.polling : cl.runnable).push_back(&w);
+      if (w.moved || w.seen_wakes != wakes) {
+        w.moved = false, w.seen_wakes = wakes;
+        w.can_run = !w.done() && runnable(w);
+      }
+      if (w.can_run) (w.polled ? cl.polling : cl.runnable).push_back(&w);
       if (!w.queued) continue;
       if (!w.cp_queue.empty()) cl.queues.push_back(&w.cp_queue);
       if (!w.wgmma_queue.empty()) cl.queues.push_back(&w.wgmma_queue);
@@ -504,6 +508,7 @@ void Machine::loop() {
       }
       bool spin = false;
       for (auto& cl : active) cl->touched = true;
+      wakes++;
       for (auto& cl : active)
         for (auto& c : cl->ctas)
           for (auto& w : c->warps)
