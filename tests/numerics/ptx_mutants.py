@@ -328,7 +328,7 @@ EXPLAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "no proxy fence": (
         (
-            r"load_queries_q_s[\s\S]*\n>source: +cute\.arch\.fence_proxy",
+            r"load_queries[\s\S]*\n>source: +cute\.arch\.fence_proxy",
             "each thread has a fence after its wait for the first rows, and that covers the queries too",
         ),
         (

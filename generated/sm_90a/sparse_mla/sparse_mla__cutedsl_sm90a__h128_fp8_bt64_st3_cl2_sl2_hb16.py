@@ -139,14 +139,25 @@ def load_sinks(sinks, attn_sink, head0, thread):
 
 
 @cute.jit
-def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, head0, first, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
-    held = cute.make_rmem_tensor(16, cutlass.Uint32)
+def load_queries(
+    target, rope_target, q, q_stride_0, q_stride_1, q_rope, q_rope_stride_0, q_rope_stride_1, row, head0,
+    part, thread
+):
+    """Copy part `part` of a block of heads of one query: `columns` columns of `q`, `rope_columns` of
+    `q_rope`.
+    """
+    held = cute.make_rmem_tensor(20, cutlass.Uint32)
     # All reads come before the first write: a compiler moves no read past a write.
     for i in cutlass.range_constexpr(4):
         item = i * 128 + thread
-        of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (DIMS // 8)) * q_stride_1 + first
+        of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (DIMS // 8)) * q_stride_1 + part * DIMS
         warps.load_vector(held, i * 4, 4, of_head + item % (DIMS // 8) * 8, item < BLOCK * (DIMS // 8))
+    for i in cutlass.range_constexpr(1):
+        item = i * 128 + thread
+        of_head = q_rope + Int64(row) * q_rope_stride_0 + Int64(
+            head0 + item // (ROPE // 8)
+        ) * q_rope_stride_1 + part * ROPE
+        warps.load_vector(held, (4 + i) * 4, 4, of_head + item % (ROPE // 8) * 8, item < BLOCK * (ROPE // 8))
     for i in cutlass.range_constexpr(4):
         item = i * 128 + thread
         if item < BLOCK * (DIMS // 8):
@@ -156,24 +167,13 @@ def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, head0, first, threa
                     target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (BLOCK, DIMS), 128
                 ).iterator
             )
-
-
-@cute.jit
-def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, head0, first, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
-    held = cute.make_rmem_tensor(4, cutlass.Uint32)
-    # All reads come before the first write: a compiler moves no read past a write.
-    for i in cutlass.range_constexpr(1):
-        item = i * 128 + thread
-        of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (ROPE // 8)) * q_stride_1 + first
-        warps.load_vector(held, i * 4, 4, of_head + item % (ROPE // 8) * 8, item < BLOCK * (ROPE // 8))
     for i in cutlass.range_constexpr(1):
         item = i * 128 + thread
         if item < BLOCK * (ROPE // 8):
             warps.store_vector(
-                held, i * 4,
+                held, (4 + i) * 4,
                 warps.piece(
-                    target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (BLOCK, ROPE), 64
+                    rope_target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (BLOCK, ROPE), 64
                 ).iterator
             )
 
@@ -833,8 +833,10 @@ def attend(
     sinks = cute.make_rmem_tensor(BLOCK // 8, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, head0, worker)
-    load_queries_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, which * DIMS, worker)
-    load_queries_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row, head0, which * ROPE, worker)
+    load_queries(
+        q_s, qpe_s, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t, q_pe_stride_h, row, head0,
+        which, worker
+    )
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)

@@ -138,14 +138,23 @@ def load_sinks(sinks, attn_sink, thread):
 
 
 @cute.jit
-def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, first, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
-    held = cute.make_rmem_tensor(16, cutlass.Uint32)
+def load_queries(
+    target, rope_target, q, q_stride_0, q_stride_1, q_rope, q_rope_stride_0, q_rope_stride_1, row, part,
+    thread
+):
+    """Copy part `part` of a block of heads of one query: `columns` columns of `q`, `rope_columns` of
+    `q_rope`.
+    """
+    held = cute.make_rmem_tensor(20, cutlass.Uint32)
     # All reads come before the first write: a compiler moves no read past a write.
     for i in cutlass.range_constexpr(4):
         item = i * 128 + thread
-        of_head = q + Int64(row) * q_stride_0 + Int64(item // (DIMS // 8)) * q_stride_1 + first
+        of_head = q + Int64(row) * q_stride_0 + Int64(item // (DIMS // 8)) * q_stride_1 + part * DIMS
         warps.load_vector(held, i * 4, 4, of_head + item % (DIMS // 8) * 8, item < HEADS * (DIMS // 8))
+    for i in cutlass.range_constexpr(1):
+        item = i * 128 + thread
+        of_head = q_rope + Int64(row) * q_rope_stride_0 + Int64(item // (ROPE // 8)) * q_rope_stride_1 + part * ROPE
+        warps.load_vector(held, (4 + i) * 4, 4, of_head + item % (ROPE // 8) * 8, item < HEADS * (ROPE // 8))
     for i in cutlass.range_constexpr(4):
         item = i * 128 + thread
         if item < HEADS * (DIMS // 8):
@@ -155,24 +164,13 @@ def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, first, thread):
                     target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (HEADS, DIMS), 128
                 ).iterator
             )
-
-
-@cute.jit
-def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, first, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
-    held = cute.make_rmem_tensor(4, cutlass.Uint32)
-    # All reads come before the first write: a compiler moves no read past a write.
-    for i in cutlass.range_constexpr(1):
-        item = i * 128 + thread
-        of_head = q + Int64(row) * q_stride_0 + Int64(item // (ROPE // 8)) * q_stride_1 + first
-        warps.load_vector(held, i * 4, 4, of_head + item % (ROPE // 8) * 8, item < HEADS * (ROPE // 8))
     for i in cutlass.range_constexpr(1):
         item = i * 128 + thread
         if item < HEADS * (ROPE // 8):
             warps.store_vector(
-                held, i * 4,
+                held, (4 + i) * 4,
                 warps.piece(
-                    target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 64
+                    rope_target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 64
                 ).iterator
             )
 
@@ -811,8 +809,10 @@ def attend(
     sinks = cute.make_rmem_tensor(HEADS // 8, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, worker)
-    load_queries_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, bx, which * DIMS, worker)
-    load_queries_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, bx, which * ROPE, worker)
+    load_queries(
+        q_s, qpe_s, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t, q_pe_stride_h, bx, which,
+        worker
+    )
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)

@@ -144,7 +144,9 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 @cute.jit
 def load_queries(target, q, q_stride_0, q_stride_1, row, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
+    """Copy part `part` of a block of heads of one query: `columns` columns of `q`, `rope_columns` of
+    `q_rope`.
+    """
     held = cute.make_rmem_tensor(32, cutlass.Uint32)
     # All reads come before the first write: a compiler moves no read past a write.
     for i in cutlass.range_constexpr(8):

@@ -139,14 +139,22 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 
 @cute.jit
-def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
-    held = cute.make_rmem_tensor(64, cutlass.Uint32)
+def load_queries(
+    target, rope_target, q, q_stride_0, q_stride_1, q_rope, q_rope_stride_0, q_rope_stride_1, row, thread
+):
+    """Copy part `part` of a block of heads of one query: `columns` columns of `q`, `rope_columns` of
+    `q_rope`.
+    """
+    held = cute.make_rmem_tensor(72, cutlass.Uint32)
     # All reads come before the first write: a compiler moves no read past a write.
     for i in cutlass.range_constexpr(16):
         item = i * 128 + thread
         of_head = q + Int64(row) * q_stride_0 + Int64(item // (DIMS // 8)) * q_stride_1
         warps.load_vector(held, i * 4, 4, of_head + item % (DIMS // 8) * 8, item < HEADS * (DIMS // 8))
+    for i in cutlass.range_constexpr(2):
+        item = i * 128 + thread
+        of_head = q_rope + Int64(row) * q_rope_stride_0 + Int64(item // (ROPE // 8)) * q_rope_stride_1
+        warps.load_vector(held, (16 + i) * 4, 4, of_head + item % (ROPE // 8) * 8, item < HEADS * (ROPE // 8))
     for i in cutlass.range_constexpr(16):
         item = i * 128 + thread
         if item < HEADS * (DIMS // 8):
@@ -156,24 +164,13 @@ def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, thread):
                     target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (HEADS, DIMS), 128
                 ).iterator
             )
-
-
-@cute.jit
-def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
-    held = cute.make_rmem_tensor(8, cutlass.Uint32)
-    # All reads come before the first write: a compiler moves no read past a write.
-    for i in cutlass.range_constexpr(2):
-        item = i * 128 + thread
-        of_head = q + Int64(row) * q_stride_0 + Int64(item // (ROPE // 8)) * q_stride_1
-        warps.load_vector(held, i * 4, 4, of_head + item % (ROPE // 8) * 8, item < HEADS * (ROPE // 8))
     for i in cutlass.range_constexpr(2):
         item = i * 128 + thread
         if item < HEADS * (ROPE // 8):
             warps.store_vector(
-                held, i * 4,
+                held, (16 + i) * 4,
                 warps.piece(
-                    target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 128
+                    rope_target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 128
                 ).iterator
             )
 
@@ -580,8 +577,9 @@ def attend(
     top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     worker = thread
-    load_queries_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, bx, worker)
-    load_queries_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, bx, worker)
+    load_queries(
+        q_s, qpe_s, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t, q_pe_stride_h, bx, worker
+    )
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)

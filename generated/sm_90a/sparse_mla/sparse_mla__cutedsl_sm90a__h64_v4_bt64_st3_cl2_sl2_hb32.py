@@ -145,13 +145,15 @@ def load_sinks(sinks, attn_sink, head0, thread):
 
 
 @cute.jit
-def load_queries(target, q, q_stride_0, q_stride_1, row, head0, first, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
+def load_queries(target, q, q_stride_0, q_stride_1, row, head0, part, thread):
+    """Copy part `part` of a block of heads of one query: `columns` columns of `q`, `rope_columns` of
+    `q_rope`.
+    """
     held = cute.make_rmem_tensor(32, cutlass.Uint32)
     # All reads come before the first write: a compiler moves no read past a write.
     for i in cutlass.range_constexpr(8):
         item = i * 128 + thread
-        of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (DIMS // 8)) * q_stride_1 + first
+        of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (DIMS // 8)) * q_stride_1 + part * DIMS
         warps.load_vector(held, i * 4, 4, of_head + item % (DIMS // 8) * 8, item < BLOCK * (DIMS // 8))
     for i in cutlass.range_constexpr(8):
         item = i * 128 + thread
@@ -1013,7 +1015,7 @@ def attend(
     sinks = cute.make_rmem_tensor(BLOCK // 8, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, head0, worker)
-    load_queries(q_s, q_rows, q_rows_stride_t, q_rows_stride_h, row, head0, which * DIMS, worker)
+    load_queries(q_s, q_rows, q_rows_stride_t, q_rows_stride_h, row, head0, which, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)

@@ -75,7 +75,9 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 
 @T.macro
 def load_queries(target, q, row, head0, heads, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
+    """Copy part `part` of a block of heads of one query: `columns` columns of `q`, `rope_columns` of
+    `q_rope`.
+    """
     held = T.alloc_local((32,), "uint32")
     # All reads come before the first write: a compiler moves no read past a write.
     for i in T.unroll(8):

@@ -64,9 +64,11 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 
 
 @T.macro
-def load_queries_q_s(target, q, row, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
-    held = T.alloc_local((64,), "uint32")
+def load_queries(target, rope_target, q, q_rope, row, thread):
+    """Copy part `part` of a block of heads of one query: `columns` columns of `q`, `rope_columns` of
+    `q_rope`.
+    """
+    held = T.alloc_local((72,), "uint32")
     # All reads come before the first write: a compiler moves no read past a write.
     for i in T.unroll(16):
         item = i * 128 + thread
@@ -74,30 +76,23 @@ def load_queries_q_s(target, q, row, thread):
             held, i * 4, 4, q[row, T.truncdiv(item, DIMS // 8), T.truncmod(item, DIMS // 8) * 8],
             item < HEADS * (DIMS // 8)
         )
+    for i in T.unroll(2):
+        item = i * 128 + thread
+        warps.load_vector(
+            held, (16 + i) * 4, 4, q_rope[row, T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8],
+            item < HEADS * (ROPE // 8)
+        )
     for i in T.unroll(16):
         item = i * 128 + thread
         if item < HEADS * (DIMS // 8):
             warps.store_vector(
                 held, i * 4, target[T.truncdiv(item, DIMS // 8), T.truncmod(item, DIMS // 8) * 8]
             )
-
-
-@T.macro
-def load_queries_qpe_s(target, q, row, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
-    held = T.alloc_local((8,), "uint32")
-    # All reads come before the first write: a compiler moves no read past a write.
-    for i in T.unroll(2):
-        item = i * 128 + thread
-        warps.load_vector(
-            held, i * 4, 4, q[row, T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8],
-            item < HEADS * (ROPE // 8)
-        )
     for i in T.unroll(2):
         item = i * 128 + thread
         if item < HEADS * (ROPE // 8):
             warps.store_vector(
-                held, i * 4, target[T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8]
+                held, (16 + i) * 4, rope_target[T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8]
             )
 
 
@@ -507,8 +502,7 @@ def attend(
     top = T.alloc_local((OWN_COLUMNS,), "float32")
     peak = T.alloc_local((OWN_COLUMNS,), "float32")
     worker = thread
-    load_queries_q_s(q_s, q_nope, bx, worker)
-    load_queries_qpe_s(qpe_s, q_pe, bx, worker)
+    load_queries(q_s, qpe_s, q_nope, q_pe, bx, worker)
     T.fence_proxy_async()
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     T.fill(acc, 0.0)

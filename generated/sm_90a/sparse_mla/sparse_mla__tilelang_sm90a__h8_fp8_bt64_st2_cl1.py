@@ -77,9 +77,11 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 
 
 @T.macro
-def load_queries_q_s(target, q, row, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
-    held = T.alloc_local((16,), "uint32")
+def load_queries(target, rope_target, q, q_rope, row, thread):
+    """Copy part `part` of a block of heads of one query: `columns` columns of `q`, `rope_columns` of
+    `q_rope`.
+    """
+    held = T.alloc_local((20,), "uint32")
     # All reads come before the first write: a compiler moves no read past a write.
     for i in T.unroll(4):
         item = i * 128 + thread
@@ -87,30 +89,23 @@ def load_queries_q_s(target, q, row, thread):
             held, i * 4, 4, q[row, T.truncdiv(item, DIMS // 8), T.truncmod(item, DIMS // 8) * 8],
             item < HEADS * (DIMS // 8)
         )
+    for i in T.unroll(1):
+        item = i * 128 + thread
+        warps.load_vector(
+            held, (4 + i) * 4, 4, q_rope[row, T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8],
+            item < HEADS * (ROPE // 8)
+        )
     for i in T.unroll(4):
         item = i * 128 + thread
         if item < HEADS * (DIMS // 8):
             warps.store_vector(
                 held, i * 4, target[T.truncdiv(item, DIMS // 8), T.truncmod(item, DIMS // 8) * 8]
             )
-
-
-@T.macro
-def load_queries_qpe_s(target, q, row, thread):
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
-    held = T.alloc_local((4,), "uint32")
-    # All reads come before the first write: a compiler moves no read past a write.
-    for i in T.unroll(1):
-        item = i * 128 + thread
-        warps.load_vector(
-            held, i * 4, 4, q[row, T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8],
-            item < HEADS * (ROPE // 8)
-        )
     for i in T.unroll(1):
         item = i * 128 + thread
         if item < HEADS * (ROPE // 8):
             warps.store_vector(
-                held, i * 4, target[T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8]
+                held, (4 + i) * 4, rope_target[T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8]
             )
 
 
@@ -569,8 +564,7 @@ def attend(
     top = T.alloc_local((OWN_COLUMNS,), "float32")
     peak = T.alloc_local((OWN_COLUMNS,), "float32")
     worker = thread
-    load_queries_q_s(q_s, q_nope, bx, worker)
-    load_queries_qpe_s(qpe_s, q_pe, bx, worker)
+    load_queries(q_s, qpe_s, q_nope, q_pe, bx, worker)
     T.fence_proxy_async()
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     T.fill(acc, 0.0)

@@ -100,18 +100,25 @@ def of_call(p: Probe, few: bool, heads: int) -> Any:
     return p.dim("heads", heads) if few else None
 
 
-@case(gather.load_queries, heads=(8, 16), columns=(32, 128), few=(False, True))
-def load_queries(p: Probe, heads: int, columns: int, few: bool) -> None:
+@case(gather.load_queries, heads=(8, 16), columns=(32, 128), few=(False, True), rope=(False, True))
+def load_queries(p: Probe, heads: int, columns: int, few: bool, rope: bool) -> None:
     p.threads = 128
-    columns = columns if p.cute else max(columns, 64)
+    columns, rope_columns = columns if p.cute else max(columns, 64), 32 if p.cute else 64
+
+    def target(name: str, width: int) -> Any:
+        return p.shared(name, (heads, width), dtype="bfloat16", swizzle=min(128, 2 * width), out=True)
+
     p.call(
-        p.shared("target", (heads, columns), dtype="bfloat16", swizzle=min(128, 2 * columns), out=True),
+        target("target", columns),
+        target("rope_target", rope_columns) if rope else None,
         spread(p, "q", p.normal(2, 32, 256).bfloat16()),
+        spread(p, "q_rope", p.normal(2, 32, 2 * rope_columns).bfloat16()) if rope else None,
         p.dim("row", 1),
         p.dim("head0", 16),
         heads,
-        128,
+        p.dim("part", 1),
         columns,
+        rope_columns,
         of_call(p, few, 16 + heads - 3),
     )
 

@@ -131,25 +131,33 @@ def is_head(head, heads):
     return True if heads is None else head < heads
 
 
-@moves(loaded=lambda target: target)
+@moves(loaded=lambda target, rope_target: target + (rope_target or 0))
 @by_text
 def load_queries(
-    m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
-    head_block: int, first: Int32, columns: int, heads: Int32 | None,
+    m: LeafRecorder, target: Shared[BFloat16], rope_target: Shared[BFloat16] | None, q: Global[BFloat16],
+    q_rope: Global[BFloat16] | None, row: Int32, head0: Int32, head_block: int, part: Int32, columns: int,
+    rope_columns: int, heads: Int32 | None,
 ) -> None:  # fmt: skip
-    """Copy `columns` columns, from column `first` on, of a block of heads of one query."""
-    pieces, rounds = columns // 8, ceildiv(head_block * columns // 8, THREADS)
-    held, most = m.local("held", rounds * 4, "uint32"), head_block * pieces
+    """Copy part `part` of a block of heads of one query: `columns` columns of `q`, `rope_columns` of `q_rope`."""
+    parts = ((target, q, columns),)
+    if rope_target is not None:
+        parts += ((rope_target, q_rope, rope_columns),)
+    rounds = [ceildiv(head_block * width // 8, THREADS) for _, _, width in parts]
+    held, some_heads = m.local("held", sum(rounds) * 4, "uint32"), heads_of_block(head_block, head0, heads)
     m.comment("All reads come before the first write: a compiler moves no read past a write.")
-    for i in unrolled(rounds):
-        item = i * THREADS + m.thread
-        of_head = q.row("of_head", (row, head0 + item // pieces), first=first)
-        some = inline(item < heads_of_block(head_block, head0, heads) * pieces)
-        m.do(warps.load_vector(held, i * 4, 4, of_head.at(item % pieces * 8), some))
-    for i in unrolled(rounds):
-        item = i * THREADS + m.thread
-        if item < most:
-            m.do(warps.store_vector(held, i * 4, target.group_at(item // pieces, item % pieces * 8, 8)))
+    for number, (_, source, width) in enumerate(parts):
+        pieces, at = width // 8, sum(rounds[:number])
+        for i in unrolled(rounds[number]):
+            item = i * THREADS + m.thread
+            of_head = source.row("of_head", (row, head0 + item // pieces), first=part * width)
+            some = inline(item < some_heads * pieces)
+            m.do(warps.load_vector(held, (at + i) * 4, 4, of_head.at(item % pieces * 8), some))
+    for number, (to, _, width) in enumerate(parts):
+        pieces, at = width // 8, sum(rounds[:number])
+        for i in unrolled(rounds[number]):
+            item = i * THREADS + m.thread
+            if item < head_block * pieces:
+                m.do(warps.store_vector(held, (at + i) * 4, to.group_at(item // pieces, item % pieces * 8, 8)))
 
 
 @moves(loaded=lambda target: target)

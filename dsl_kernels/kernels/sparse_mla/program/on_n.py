@@ -310,11 +310,11 @@ def _unpack(m: Recorder, walk: Walk) -> None:
 def _attend_tiles(m: Recorder, walk: Walk) -> None:
     """Compute both products and the softmax, tile by tile. O ends normalised, with its lse in `top`."""
     c = m.c
-    targets = (walk.q_s, walk.qpe_s) if c.rope else (walk.q_s,)
-    for target, q, columns in zip(targets, queries_of(walk), (c.dims, c.rope), strict=False):
-        leaf_gather.load_queries(
-            m, target, q, walk.row, walk.head0, c.head_block, walk.which * columns, columns, heads_of_call(m)
-        )
+    q, q_rope = queries_of(walk) if c.rope else (*queries_of(walk), None)
+    leaf_gather.load_queries(
+        m, walk.q_s, walk.qpe_s if c.rope else None, q, q_rope, walk.row, walk.head0, c.head_block, walk.which,
+        c.dims, c.rope, heads_of_call(m),
+    )  # fmt: skip
     m.publish("attend", *(("q_s", "qpe_s") if c.rope else ("q_s",)))
     m.fill(walk.acc, 0.0)
     m.fill(walk.sums, 0.0)
