@@ -52,8 +52,9 @@ def leave_queries(p: Probe) -> None:
 @case(text.mask_rows)
 def mask_rows(p: Probe) -> None:
     p.threads, p.relative = 128, 1e-6
-    words = (0x12345678, -1, 0, -0x7654321)
-    ids = [p.dim(f"word_{i}", word) for i, word in enumerate(words)]
+    # By the leaf's names: TileLang called an operand by the name of the macro's parameter.
+    words = {"left_low": 0x12345678, "left_high": -1, "right_low": 0, "right_high": -0x7654321}
+    ids = [p.dim(name, word) for name, word in words.items()]
     p.call(p.own("scores", 64, p.normal(128, 64)), *ids, p.scalar("sm_scale", 0.3))
 
 
