@@ -138,10 +138,12 @@ def load_queries(
     q_rope: Global[BFloat16] | None, row: Int32, head0: Int32, head_block: int, part: Int32, columns: int,
     rope_columns: int, heads: Int32 | None,
 ) -> None:  # fmt: skip
-    """Copy part `part` of a block of heads of one query: `columns` columns of `q`, `rope_columns` of `q_rope`."""
-    parts = ((target, q, columns),)
-    if rope_target is not None:
-        parts += ((rope_target, q_rope, rope_columns),)
+    """Copy part `part` of a block of heads of one query: `columns` columns of `q`, `rope_columns` of
+    `q_rope`.
+    """
+    parts = [(target, q, columns)]
+    if rope_target is not None and q_rope is not None:
+        parts.append((rope_target, q_rope, rope_columns))
     rounds = [ceildiv(head_block * width // 8, THREADS) for _, _, width in parts]
     held, some_heads = m.local("held", sum(rounds) * 4, "uint32"), heads_of_block(head_block, head0, heads)
     m.comment("All reads come before the first write: a compiler moves no read past a write.")
@@ -157,7 +159,9 @@ def load_queries(
         for i in unrolled(rounds[number]):
             item = i * THREADS + m.thread
             if item < head_block * pieces:
-                m.do(warps.store_vector(held, (at + i) * 4, to.group_at(item // pieces, item % pieces * 8, 8)))
+                m.do(
+                    warps.store_vector(held, (at + i) * 4, to.group_at(item // pieces, item % pieces * 8, 8))
+                )
 
 
 @moves(loaded=lambda target: target)

@@ -312,8 +312,8 @@ def _attend_tiles(m: Recorder, walk: Walk) -> None:
     c = m.c
     q, q_rope = queries_of(walk) if c.rope else (*queries_of(walk), None)
     leaf_gather.load_queries(
-        m, walk.q_s, walk.qpe_s if c.rope else None, q, q_rope, walk.row, walk.head0, c.head_block, walk.which,
-        c.dims, c.rope, heads_of_call(m),
+        m, walk.q_s, walk.qpe_s if c.rope else None, q, q_rope, walk.row, walk.head0, c.head_block,
+        walk.which, c.dims, c.rope, heads_of_call(m),
     )  # fmt: skip
     m.publish("attend", *(("q_s", "qpe_s") if c.rope else ("q_s",)))
     m.fill(walk.acc, 0.0)
