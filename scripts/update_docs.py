@@ -642,6 +642,10 @@ CHANGE_PLACES = {
         "sparse attention, bf16, prompts of 4096, 128 heads", "FlashMLA",
         "both are at the power limit ([prompts](log/prompts.md))",
     ),
+    "sparse_mla nope t=64 heads=128 pages=4096": (
+        "sparse attention without rope dims, 64 queries of 128 heads", "FlashMLA",
+        "both are at the power limit: the rounds of ours differ by 9 %, of the peer's by 12 %",
+    ),
     "gqa_forward bf16 b=1 sq=20000 skv=20000 heads=40 kv_heads=8 dim=128 causal=1": (
         "dense attention, bf16, causal, 1 x 20000, 40 heads on 8", "flash-attn-4",
         "both are at the power limit",
