@@ -35,6 +35,12 @@ from .ptx import (
 _IDENT = r"[A-Za-z_$%][\w$]*"
 _LABEL = re.compile(rf"\s*({_IDENT})\s*:(?!:)")
 _BRACE_OR_LABEL = re.compile(rf"[{{}}]|(?<![\w$%.])({_IDENT})\s*:(?!:)")
+_LOC = re.compile(
+    r"\.loc\s+(\d{1,9})\s+(\d{1,9})(?:\s+(\d{1,9}))?"
+    r"(?:[^\n]*\binlined_at\s+(\d{1,9})\s+(\d{1,9})\s+(\d{1,9}))?[^\n]*"
+)
+_FILE = re.compile(r"\.file\b")
+_BLANKS = re.compile(r"\s*")
 _BRACKET = re.compile(r"[\[{(]")
 _GUARDED = re.compile(rf"(?:@(!?)\s*({_IDENT})\s+)?(.*)$")
 _OPCODE = re.compile(r"([A-Za-z_][\w]*(?:(?:\.|::)\w+)*)\s*(.*)$")
@@ -138,6 +144,7 @@ class _Parser:
         self.labels: dict[str, str] = {}
         self.read: dict[str, object] = {}  # operands by their text, while no name changes its meaning
         self.blocks: list[list[tuple[dict[str, Any], str, Any]]] = []
+        self.read_around: list[dict[str, object]] = []  # `read` as it was where each open block began
         self.block_labels: dict[int, list[str]] = {}
         self.opened = 0
         self.loc = self.outer = (0, 0)
@@ -157,7 +164,7 @@ class _Parser:
         return bisect.bisect_left(self.line_ends, self.pos) + 1
 
     def skip(self) -> bool:
-        m = re.compile(r"\s*").match(self.text, self.pos)
+        m = _BLANKS.match(self.text, self.pos)
         self.pos = m.end() if m else self.pos
         return self.pos < len(self.text)
 
@@ -340,10 +347,6 @@ class _Parser:
 
     def body(self, e: Entry, depth: int = 0) -> None:
         """Parse a block up to its end; ``depth`` blocks are open around it."""
-        loc_re = re.compile(
-            r"\.loc\s+(\d{1,9})\s+(\d{1,9})(?:\s+(\d{1,9}))?"
-            r"(?:[^\n]*\binlined_at\s+(\d{1,9})\s+(\d{1,9})\s+(\d{1,9}))?[^\n]*"
-        )
         while True:
             if not self.skip():
                 raise self.error("the kernel body does not end")
@@ -352,19 +355,17 @@ class _Parser:
                 self.open_block()
             elif c == "}":
                 self.pos += 1
-                bound = self.blocks.pop()
-                if bound:
-                    self.read = {}
-                for names, name, before in reversed(bound):
+                for names, name, before in reversed(self.blocks.pop()):
                     if before is None:
                         del names[name]
                     else:
                         names[name] = before
+                self.read = self.read_around.pop()
                 if len(self.blocks) == depth:
                     return
             elif c == ";":
                 self.pos += 1
-            elif m := loc_re.match(self.text, self.pos):
+            elif c == "." and (m := _LOC.match(self.text, self.pos)):
                 self.loc = (int(m.group(1)), int(m.group(2)))
                 if self.loc[1]:  # line 0: the instruction belongs to the line before
                     self.outer = self.loc
@@ -373,7 +374,7 @@ class _Parser:
                     self.outer = self.inlined.get(around, (around[0], around[1]))
                     self.inlined[(*self.loc, int(m.group(3) or 0))] = self.outer
                 self.pos = m.end()
-            elif re.compile(r"\.file\b").match(self.text, self.pos):
+            elif c == "." and _FILE.match(self.text, self.pos):
                 self.file(self.until("\n"))
             elif m := _LABEL.match(self.text, self.pos):
                 self.pos = m.end()
@@ -404,6 +405,7 @@ class _Parser:
         """Enter a block. Its labels get unique names, so that inline asm with labels can be repeated."""
         self.opened += 1
         self.blocks.append([])
+        self.read_around.append(self.read)
         if len(self.blocks) > 1 or self.calls:
             for name in self.block_labels.get(self.pos, ()):
                 self.bind(self.labels, name, f"{name}@{self.opened}")
@@ -491,7 +493,9 @@ class _Parser:
         # A prefix may itself end in digits: of the prefixes that one block declares, the shortest counts.
         digits = len(name) - len(name.rstrip("0123456789"))
         for cut in range(len(name) - min(digits, 9), len(name)):
-            numbered, number = self.ranges.get(name[:cut]), int(name[cut:])
+            if not (numbered := self.ranges.get(name[:cut])):
+                continue
+            number = int(name[cut:])
             while numbered and number >= numbered.count:
                 numbered = numbered.hidden
             if numbered and (not declared or numbered.depth > declared.depth):

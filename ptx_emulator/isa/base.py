@@ -279,12 +279,13 @@ class _Builder:
         written = range(leading) if writes is None else writes
         start = len(self.flat_ops)
         for i, o in enumerate(ops):
-            if i in written and (not isinstance(o, Reg | Sink) or (isinstance(o, Reg) and o.negated)):
-                raise c.fail(f"operand {i + 1} is written, and is not a register")
+            if i in written:
+                if o.negated if isinstance(o, Reg) else not isinstance(o, Sink):
+                    raise c.fail(f"operand {i + 1} is written, and is not a register")
+            elif isinstance(o, Sink):
+                raise c.fail(f"operand {i + 1} is read, and is a sink")
             if isinstance(o, Reg) and o.type == "b128" and op != "clc_query":
                 raise c.fail(f"operand {i + 1} is a 128-bit register, which only ld, st and mov take")
-            if i not in written and isinstance(o, Sink):
-                raise c.fail(f"operand {i + 1} is read, and is a sink")
             kind, a, b = self.operand(c, o)
             if kind == IMM and isinstance(o, Imm) and o.is_float:
                 b = self.float_bits(o, ty)
