@@ -282,9 +282,10 @@ def page(results: Results) -> str:
     commands = " and ".join(dict.fromkeys(f"`{run.command}`" for run in results.runs))
     span = " and ".join(dates[:: max(1, len(dates) - 1)])
     level = len(compared) - len(behind)
+    changes = " (+: with changed files)" if results.commit.endswith("+") else ""
     parts = [
         f"# {results.gpu}: ours and the peers",
-        f"{commands}, commit {results.commit}, {span}, driver {drivers}, {versions}; "
+        f"{commands}, commit {results.commit}{changes}, {span}, driver {drivers}, {versions}; "
         f"runs: {len(results.runs)}, cards: {len(cards)}. Peers: {_peers(results)}.",
         METHOD,
         f"Of {len(results.rows)} rows {len(compared)} have a peer, {level} are ahead of it or level; "
@@ -329,6 +330,14 @@ def _clocks(row: Row) -> tuple[str, str]:
     return _number(seen.get("sm_mhz"), 4), _number(seen.get("watts"))
 
 
+def _variant(row: Row) -> str:
+    """The id of the row's one variant, without the operation and the architecture."""
+    if len(row.kernels) != 1:
+        return "-"
+    _, backend, knobs = next(iter(row.kernels)).split("__", 2)
+    return f"{backend.rpartition('_')[0]} `{knobs}`"
+
+
 def _table(rows: Sequence[Row], stale: set[str], section: bool = False) -> str:
     cells = [
         [
@@ -341,11 +350,12 @@ def _table(rows: Sequence[Row], stale: set[str], section: bool = False) -> str:
             _ratio(row.sustained_ratio),
             _ratio(row.ceiling_us / row.us if row.ceiling_us else None),
             *_clocks(row),
+            _variant(row),
         ]
         for row in rows
     ]
     own = ["op"] if section else []
-    figures = ("ours, µs", "fastest peer", "its µs", "ratio", "on end", "of ceiling", "MHz", "W")
+    figures = ("ours, µs", "fastest peer", "its µs", "ratio", "on end", "of ceiling", "MHz", "W", "variant")
     return _markdown([*own, "point", *figures], cells)
 
 
