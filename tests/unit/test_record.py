@@ -173,7 +173,9 @@ def test_the_page_begins_with_what_is_behind_a_peer_and_marks_kernels_that_chang
     # The worst first; our own Triton kernel counts as a peer, and is the faster one here.
     assert [line.split(" | ")[1] for line in lines[2:4]] == ["t=2", "t=4 ✗"]
     assert "| Triton split-K | 10 | 1.20 |" in lines[3] and "| 1.50 |" in lines[2]
-    assert "| t=1 | 10 | FlashMLA | 20 | 0.50 | - | 0.50 | 1980 | 300 |" in lines and "| t=5 ✗ |" in text
+    variant = "cutedsl `" + KERNEL.split("__")[2] + "`"
+    assert f"| t=1 | 10 | FlashMLA | 20 | 0.50 | - | 0.50 | 1980 | 300 | {variant} |" in lines
+    assert "| t=5 ✗ |" in text and "| cutedsl `gone` |" in text
     assert "Of 5 rows 4 have a peer, 2 are ahead of it or level; 2 are of kernels that changed since." in text
     assert "DeepGEMM (No module" in text and "heads=16 | 3 | 1 | - |" in text
     assert text.count("t=2") == 1 and "commit abc" in text and "FlashMLA 1" in text
