@@ -69,13 +69,15 @@ def wrapped(line: str) -> list[str]:
     closed = [(i, pieces, end) for i, (pieces, end) in groups if end is not None]
     ending = [group for group in closed if line[group[2] :] in CLOSED]
     long = [group for group in closed if group[2] - group[0] > SHORT]
-    for begin, pieces, end in (ending or long)[:1]:
+    parts, _ = _split(f"({line.strip().rstrip(',')})", 0)
+    # A short bracket is broken only where no comma outside of brackets could be.
+    short = sorted(closed, key=lambda group: group[0] - group[2]) if len(parts) == 1 else []
+    for begin, pieces, end in (ending or long or short)[:1]:
         lines = [line[: begin + 1], *_packed(pieces, margin + INDENT), margin + line[end:]]
         return [part for row in lines for part in wrapped(row)]
-    pieces, _ = _split(f"({line.strip().rstrip(',')})", 0)
-    if len(pieces) == 1:
+    if len(parts) == 1:
         return [line]
-    *lines, last = _packed(pieces, margin)
+    *lines, last = _packed(parts, margin)
     return [*lines, last + "," * line.endswith(",")]
 
 

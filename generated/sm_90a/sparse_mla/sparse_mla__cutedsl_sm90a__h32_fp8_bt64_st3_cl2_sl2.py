@@ -155,7 +155,9 @@ def load_queries(
         warps.load_vector(held, i * 4, 4, of_head + item % (DIMS // 8) * 8, item < HEADS * (DIMS // 8))
     for i in cutlass.range_constexpr(1):
         item = i * 128 + thread
-        of_head = q_rope + Int64(row) * q_rope_stride_0 + Int64(item // (ROPE // 8)) * q_rope_stride_1 + part * ROPE
+        of_head = q_rope + Int64(row) * q_rope_stride_0 + Int64(
+            item // (ROPE // 8)
+        ) * q_rope_stride_1 + part * ROPE
         warps.load_vector(held, (8 + i) * 4, 4, of_head + item % (ROPE // 8) * 8, item < HEADS * (ROPE // 8))
     for i in cutlass.range_constexpr(8):
         item = i * 128 + thread
