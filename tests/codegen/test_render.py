@@ -134,7 +134,7 @@ def test_lines_fit_and_comments_come_from_the_declaration(instance) -> None:
         "def score(" + ", ".join(f"parameter_{i}: Int32" for i in range(12)) + "):\n    pass",
         "x = rows[" + ", ".join(f"first_{i} : first_{i} + 64" for i in range(12)) + "]",
         "x = f(g(" + ", ".join("1234567" for _ in range(12)) + "), 'a', \"b, (c\", " + "d" * 60 + ")",
-        "x = " + "a_rather_long_name + " * 5 + "f(3 * y) * b",
+        "x = " + "a_long_name + " * 5 + "f(3 * y) * " + "b_long_name * " * 2 + "b",
     ],
 )
 def test_wrapping_a_line_changes_nothing_but_its_lines(line) -> None:
