@@ -1,0 +1,58 @@
+"""scripts/vllm_engine.py without an engine: its float32 model, and what it says of two runs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import vllm_engine as script
+
+HEADS = 2
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "DEVICE", "cpu")
+    monkeypatch.setattr(script, "LAYERS", 1)
+    monkeypatch.setattr(script, "LENGTHS", (3, 6))
+
+
+def model() -> dict[str, torch.Tensor]:
+    return {name: weight.float() for name, weight in script.weights(HEADS, 1)}
+
+
+def test_the_reference_attends_to_earlier_tokens_alone() -> None:
+    first, second = (script.reference(model(), HEADS, [5, 9, 70, last]) for last in (11, 12))
+    assert torch.equal(first[:3], second[:3]) and not torch.equal(first[3], second[3])
+    assert torch.allclose(first.exp().sum(-1), torch.ones(4))
+    # Positions count: the same tokens in another order give another last row.
+    swapped = script.reference(model(), HEADS, [9, 5, 70, 11])
+    assert not torch.allclose(first[3], swapped[3], atol=1e-3)
+
+
+def test_a_rotation_keeps_the_norm_and_depends_on_distance_alone() -> None:
+    a, b = torch.randn(2, 1, script.ROPE).unbind()
+    a, b = (script._rope(each.expand(9, -1).double()) for each in (a, b))
+    assert torch.allclose(a.norm(dim=-1), a[0].norm())
+    products = a @ b.T
+    assert products[5, 3] == pytest.approx(products[8, 6].item()) != pytest.approx(products[8, 3].item())
+
+
+def test_the_same_tokens_count_from_the_first_on() -> None:
+    def decoded(*tokens: int) -> list[list[float]]:
+        return [list(tokens), [-1.0 - token for token in tokens]]
+
+    ours = [[decoded(4, 7, 8), decoded(1, 1, 1)]] * 2
+    theirs = [[decoded(4, 7, 9), decoded(2, 1, 1)], [decoded(4, 7, 9), decoded(2, 1, 3)]]
+    row = script.compared(HEADS, ours, theirs)
+    assert (row["tokens"], row["same"], row["tokens_with_reference"]) == (6, 2, 2)
+    assert row["apart"] == {"mean": 0.0, "most": 0.0}
+    assert row["same_again"] == {"ours": 6, "theirs": 5}
+    assert row["repeats"] == {"ours": True, "theirs": False}
+    prompt = script.prompts(script.LENGTHS)[0]
+    wanted = script.reference(model(), HEADS, [*prompt, 4])
+    off = [abs(-5.0 - wanted[2, 4].item()), abs(-8.0 - wanted[3, 7].item())]
+    assert row["error"]["ours"]["most"] == pytest.approx(max(off))
+    assert row["error"]["ours"] == row["error"]["theirs"]
+    assert not math.isnan(row["error"]["ours"]["mean"])
