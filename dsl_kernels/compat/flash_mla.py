@@ -6,10 +6,13 @@
 | `flash_mla_with_kvcache`, sparse, 656-byte rows, `head_dim` 576 | served, any number of heads, no padding |
 | the same, DeepSeek-V4's 584-byte rows, `head_dim` 512, with or without `extra_k_cache` | served |
 | pages of any size, a whole number of rows apart | served in place |
+| the same, DeepSeek-V4.1's 528-byte rows, each token's scales after its values (since 2026-09-30) | served |
 | `topk_length`, `attn_sink`, empty rows (out 0, lse +inf), lse in base e | as in FlashMLA |
+| `out` | written in place, with any strides of tokens and heads |
 | queries or ids whose first two axes cannot be merged in place | copied |
-| ids of 584-byte rows past the cache | padding; FlashMLA reads that memory |
+| ids of 584- and 528-byte rows past the cache | padding; FlashMLA reads that memory |
 | dense attention, `causal`, `extra_k_cache` with 656-byte rows | refused |
+| `extra_k_cache` of fp4 tokens, `enable_batch_invariant` | refused |
 | `flash_mla_sparse_fwd`, `d_qk` 576 and 512 | served |
 | its `max_logits` | a second pass, about as long; `compat.patch(max_logits=False)` gives None instead |
 """
@@ -25,11 +28,13 @@ import torch
 from ..arguments import named_as, require, require_dense
 from ..errors import InvalidArgumentError
 from ..ops import sparse_mla
-from ..problems.layouts import LATENT_DIM, ROPE_DIM, V4_TOKEN_BYTES
+from ..problems.layouts import LATENT_DIM, ROPE_DIM, V4_TOKEN_BYTES, V41_TOKEN_BYTES
 
 __all__ = ["FlashMLASchedMeta", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
 
 HEAD_DIM = LATENT_DIM + ROPE_DIM
+# Caches whose queries have 512 dims, by the bytes of a token.
+PLANES = {V4_TOKEN_BYTES: "v4", V41_TOKEN_BYTES: "v41"}
 
 
 @dataclass
@@ -59,22 +64,26 @@ def flash_mla_with_kvcache(
     extra_indices_in_kvcache: torch.Tensor | None = None,
     topk_length: torch.Tensor | None = None,
     extra_topk_length: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    enable_batch_invariant: bool = False,
     *,
     executor: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sparse decode attention over a paged cache of 656-byte rows, or one or two of 584-byte rows.
+    """Sparse decode attention over a paged cache of 656-byte rows, or one or two of 584- or 528-byte rows.
 
     Args:
-        q: [b, s_q, heads, 576] bfloat16, or [b, s_q, heads, 512] with 584-byte rows.
-        k_cache: [pages, page, 1, 656] or [pages, page, 1, 584] bytes.
+        q: [b, s_q, heads, 576] bfloat16, or [b, s_q, heads, 512] with 584- and 528-byte rows.
+        k_cache: [pages, page, 1, 656], [pages, page, 1, 584] or [pages, page, 1, 528] bytes.
         block_table, cache_seqlens, tile_scheduler_metadata: not read.
         head_dim_v: 512.
         softmax_scale: by default q's last dimension to the power of -0.5.
         indices: [b, s_q, topk] int32, page * page size + offset; -1 is padding.
         attn_sink: [heads] float32.
         topk_length: [b] int32.
-        extra_k_cache, extra_indices_in_kvcache, extra_topk_length: the same for a second cache of 584-byte
-            rows, whose page size may differ.
+        extra_k_cache, extra_indices_in_kvcache, extra_topk_length: the same for a second cache of the same
+            rows of 584 or 528 bytes, whose page size may differ.
+        out: [b, s_q, heads, 512] bfloat16, the result's memory; by default it is allocated.
+        enable_batch_invariant: False; how many CTAs share a query depends on the batch.
         executor: as in `ops.sparse_mla`.
 
     Returns:
@@ -94,10 +103,17 @@ def flash_mla_with_kvcache(
     require(
         "is_fp8_kvcache", is_fp8_kvcache, "True with indices", "False", "call flash_mla_sparse_fwd for bf16"
     )
-    v4 = k_cache.shape[-1:] == (V4_TOKEN_BYTES,)
-    width = LATENT_DIM if v4 else HEAD_DIM
+    require(
+        "enable_batch_invariant",
+        not enable_batch_invariant,
+        "False",
+        "True",
+        "leave it out: how many CTAs share a query depends on the number of queries",
+    )
+    row_format = PLANES.get(k_cache.shape[-1] if k_cache.dim() else 0)
+    width = HEAD_DIM if row_format is None else LATENT_DIM
     _require_dims(q, f"[b, s_q, heads, {width}]", width, "head_dim_v", head_dim_v)
-    if not v4:
+    if row_format is None:
         for name, given in (
             ("extra_k_cache", extra_k_cache),
             ("extra_indices_in_kvcache", extra_indices_in_kvcache),
@@ -107,6 +123,19 @@ def flash_mla_with_kvcache(
                 name, given is None, "None beside 656-byte rows", "a value", "merge two results by their lse"
             )
     b, s_q, heads, _ = q.shape
+    written = out
+    if out is not None:
+        fits = out.shape == (b, s_q, heads, LATENT_DIM) and (
+            s_q == 1 or b == 1 or out.stride(0) == s_q * out.stride(1)
+        )
+        require(
+            "out",
+            fits,
+            f"{(b, s_q, heads, LATENT_DIM)}, its first two axes mergeable",
+            f"{tuple(out.shape)} with strides {out.stride()}",
+            "pass contiguous memory of that shape",
+        )
+        written = out[0] if b == 1 else out[:, 0] if s_q == 1 else out.flatten(0, 1)
 
     def rows(ids: torch.Tensor | None) -> torch.Tensor | None:
         return None if ids is None else ids.reshape(b * s_q, ids.shape[-1])
@@ -124,7 +153,7 @@ def flash_mla_with_kvcache(
         extra_indices="extra_indices_in_kvcache",
         sm_scale="softmax_scale",
     ):
-        out, lse = sparse_mla(
+        written, lse = sparse_mla(
             q.reshape(b * s_q, heads, width),
             None,
             k_cache,
@@ -137,9 +166,12 @@ def flash_mla_with_kvcache(
             attn_sink=attn_sink,
             lse_base="e",
             empty_lse=math.inf,
+            row_format=row_format,
+            out=written,
             executor=executor,
         )
-    return out.view(b, s_q, heads, LATENT_DIM), lse.view(b, s_q, heads).transpose(1, 2)
+    lse = lse.view(b, s_q, heads).transpose(1, 2)
+    return written.view(b, s_q, heads, LATENT_DIM) if out is None else out, lse
 
 
 def flash_mla_sparse_fwd(
@@ -150,6 +182,7 @@ def flash_mla_sparse_fwd(
     d_v: int = LATENT_DIM,
     attn_sink: torch.Tensor | None = None,
     topk_length: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
     *,
     max_logits: bool = True,
     executor: str | None = None,
@@ -164,6 +197,8 @@ def flash_mla_sparse_fwd(
         d_v: 512.
         attn_sink: [heads] float32.
         topk_length: [s_q] int32.
+        out: [s_q, heads, 512] bfloat16 with any strides of tokens and heads, the result's memory; by default
+            it is allocated.
         max_logits: False skips the largest logits, which take a second pass.
         executor: as in `ops.sparse_mla`.
 
@@ -198,6 +233,7 @@ def flash_mla_sparse_fwd(
             attn_sink=attn_sink,
             lse_base="e",
             empty_lse=math.inf,
+            out=out,
             max_logits=most,
             executor=executor,
         )

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import math
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from dsl_kernels import compat, problems
 from dsl_kernels.compat import deep_gemm, flash_mla, sgl_topk, vllm_topk
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError, UnknownNameError
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_v4_pages
+from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_v4_pages, pack_v41_pages, unpack_v41_pages
 
 B, S_Q, HEADS, TOPK, PAGE = 3, 2, 16, 130, 61
 
@@ -85,10 +86,19 @@ def v4_pages(count: int, page: int, seed: int) -> tuple[torch.Tensor, torch.Tens
     return cache, rows
 
 
-@pytest.mark.parametrize("second", [True, False])
-def test_flash_mla_decode_of_deepseek_v4(second: bool) -> None:
+def v41_pages(count: int, page: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A cache of DeepSeek-V4.1, the scales of each token after its values, and its rows by id."""
+    cache = pack_v41_pages(torch.randn(count, page, 512, generator=torch.Generator().manual_seed(seed)))
+    return cache, unpack_v41_pages(cache).view(-1, 512).double()
+
+
+@pytest.mark.parametrize(
+    ("packed", "second", "written"),
+    [(v4_pages, True, False), (v4_pages, False, True), (v41_pages, True, True), (v41_pages, False, False)],
+)
+def test_flash_mla_decode_of_deepseek_v4(packed: Callable, second: bool, written: bool) -> None:
     generator = torch.Generator().manual_seed(5)
-    (cache, rows), (extra, extra_rows) = v4_pages(3, 61, 1), v4_pages(40, 2, 2)
+    (cache, rows), (extra, extra_rows) = packed(3, 61, 1), packed(40, 2, 2)
     q = torch.randn(B, S_Q, 8, 640, generator=generator).bfloat16()[..., :512]
     ids = torch.randint(-1, 3 * 61, (B, S_Q, 100), generator=generator, dtype=torch.int32)
     more = torch.randint(-1, 80, (B, S_Q, 70), generator=generator, dtype=torch.int32)
@@ -100,10 +110,15 @@ def test_flash_mla_decode_of_deepseek_v4(second: bool) -> None:
         "extra_indices_in_kvcache": more,
         "extra_topk_length": extra_lengths,
     }
+    # Memory of more heads, as an engine with padded ones has it.
+    memory = torch.full((B, S_Q, 9, 512), 7).bfloat16() if written else None
     out, lse = flash_mla.flash_mla_with_kvcache(
         q, cache, None, None, 512, flash_mla.FlashMLASchedMeta(), None, 0.05, False, True, ids, sink,
         topk_length=lengths, executor="interpreter", **(scope if second else {}),
+        out=None if memory is None else memory[:, :, :8],
     )  # fmt: skip
+    if memory is not None:
+        assert out.data_ptr() == memory.data_ptr() and (memory[:, :, 8] == 7).all()
     for i, j in itertools.product(range(B), range(S_Q)):
         taken = ids[i, j, : lengths[i]]
         keys = rows[taken[(taken >= 0) & (taken < 3 * 61)].long()]
@@ -136,6 +151,10 @@ def test_flash_mla_prefill() -> None:
     assert (most[1] == -math.inf).all() and not (most == lse).any()
     again = flash_mla.flash_mla_sparse_fwd(q, kv, ids, 0.07, max_logits=False, executor="interpreter")
     assert again[1] is None and torch.equal(again[0], out) and torch.equal(again[2], lse)
+    memory = torch.full((B, HEADS + 1, 512), 7).bfloat16()
+    given = flash_mla.flash_mla_sparse_fwd(q, kv, ids, 0.07, out=memory[:, :HEADS], executor="interpreter")
+    assert torch.equal(memory[:, :HEADS], out) and (memory[:, HEADS] == 7).all()
+    assert given[0].data_ptr() == memory.data_ptr()
     inputs = {
         "q_nope": q[..., :512], "q_pe": q[..., 512:], "ckv": kv[:, 0, :512], "kpe": kv[:, 0, 512:],
         "indices": ids[:, 0],
@@ -163,6 +182,9 @@ def test_flash_mla_prefill() -> None:
         ({"is_fp8_kvcache": False}, "is_fp8_kvcache.*flash_mla_sparse_fwd"),
         ({"extra_k_cache": torch.zeros(1)}, "extra_k_cache.*None beside 656"),
         ({"head_dim_v": 256}, "head_dim_v.*512"),
+        ({"enable_batch_invariant": True}, "enable_batch_invariant.*False"),
+        ({"out": torch.empty(B, S_Q, HEADS, 576).bfloat16()}, r"out.*512\)"),
+        ({"out": torch.empty(S_Q, B, HEADS, 512).bfloat16().transpose(0, 1)}, "out.*mergeable"),
         ({"q": torch.zeros(B, S_Q, HEADS, 512).bfloat16()}, "q.*576.*as wide as"),
         ({"q": torch.zeros(B * S_Q, HEADS, 576).bfloat16()}, r"q: expected \[b, s_q, heads, 576\]"),
     ],
