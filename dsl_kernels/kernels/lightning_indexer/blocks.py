@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..._discover import later
-from ...problems.base import OperandSpec, Values, axis_strides
+from ...problems.base import OperandSpec, Values
 from ...problems.layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 
 if TYPE_CHECKING:
@@ -73,46 +74,38 @@ def _flag(name: str, doc: str) -> OperandSpec:
     return OperandSpec(name, (), "int32", "scalar", doc=doc, limits=(0, 1))
 
 
-def operands(heads: tuple[str, ...], skip: OperandSpec) -> tuple[OperandSpec, ...]:
-    """The operands of the form.
+def changed(specs: tuple[OperandSpec, ...], **changes: Mapping[str, Any]) -> Mapping[str, OperandSpec]:
+    """Operands by name, those that are named with other fields."""
+    return {spec.name: replace(spec, **changes.get(spec.name, {})) for spec in specs}
 
-    `heads` are the rules for heads and dims, `skip` is the operand skip_below.
-    """
-    return (
-        OperandSpec(
-            "q", ("b", "next_n", "index_heads", "index_dim"), "float8_e4m3", strides=axis_strides("q", "bnh"),
-            requires=heads, doc="queries, one a row; any q scale is folded into weights",
-        ),
-        OperandSpec(
-            "k_cache", ("pages", "page_bytes"), "uint8", row_stride="k_cache_stride",
-            requires=(
+
+def operands(of_any: tuple[OperandSpec, ...]) -> tuple[OperandSpec, ...]:
+    """The operands of the form, from those of pages of any size."""
+    alike = changed(
+        of_any,
+        q={"doc": "queries, one a row; any q scale is folded into weights"},
+        k_cache={
+            "requires": (
                 f"page_size >= {BLOCK}", f"page_size % {BLOCK} == 0",
                 "page_bytes == page_size * (index_dim + 4)",
             ),
-            doc="paged keys: page_size x index_dim e4m3, then page_size scales of four bytes",
-        ),
-        OperandSpec(
-            "weights", ("rows", "index_heads"), "float32", row_stride="weights_stride",
-            requires=("rows == b * next_n",), doc="per-head weights of each row, may be negative",
-        ),
-        OperandSpec(
-            "seq_lens", ("b", "next_n"), "int32", row_stride="seq_lens_stride", align=4, longest="max_len",
-            doc="keys of each row, in the units that its table line names; 0 for a padded row",
-            values=(Values("0 to min(max_pages units, stride)", wrong_lengths),),
-        ),
-        OperandSpec(
-            "block_table", ("lines", "max_pages"), "int32", row_stride="block_table_stride", align=4,
-            requires=("lines == ceildiv(b, sharing)",),
-            doc="ids of units: pages, or blocks numbered across pages; row r has line r // sharing",
-            values=(Values("units of the cache in the entries that a length reaches", wrong_units),),
-        ),
-        OperandSpec(
-            "logits", ("b", "next_n", "stride"), "float32", "out", strides=axis_strides("logits", "bn"),
-            align=4, argument="out", sizes={"stride": f"max_pages * {UNIT}"}, of_nothing=-math.inf,
-            doc="scores; columns at and beyond the length stay as they were",
-        ),
-        skip,
-        OperandSpec("page_size", (), "int32", "scalar", doc="tokens per page"),
+            "doc": "paged keys: page_size x index_dim e4m3, then page_size scales of four bytes",
+        },
+        weights={"doc": "per-head weights of each row, may be negative"},
+        seq_lens={
+            "doc": "keys of each row, in the units that its table line names; 0 for a padded row",
+            "values": (Values("0 to min(max_pages units, stride)", wrong_lengths),),
+        },
+        block_table={
+            "shape": ("lines", "max_pages"),
+            "requires": ("lines == ceildiv(b, sharing)",),
+            "doc": "ids of units: pages, or blocks numbered across pages; row r has line r // sharing",
+            "values": (Values("units of the cache in the entries that a length reaches", wrong_units),),
+        },
+        logits={"sizes": {"stride": f"max_pages * {UNIT}"}},
+    )  # fmt: skip
+    return (
+        *alike.values(),
         OperandSpec(
             "block_size", (), "int32", "scalar", doc="tokens of a block that the table names, or of a page",
             requires=("block_size > 0", "page_size % block_size == 0", f"block_size % {BLOCK} == 0"),

@@ -269,7 +269,7 @@ FORMS = {
         if kind not in ("plain", "blocks", "mxfp4")
         for mode, of in (("decode", _decode_any), ("prefill", _prefill_any))
     },
-    form_of("decode", "blocks"): blocks.operands(_ANY_HEADS, _SKIP),
-    form_of("decode", "mxfp4"): mxfp4.operands(_SKIP),
+    form_of("decode", "blocks"): blocks.operands(_decode_any("float32")),
+    form_of("decode", "mxfp4"): mxfp4.operands(DECODE),
     form_of("prefill", "mxfp4"): mxfp4.operands_of_prompts(_prefill_any("float32")),
 }

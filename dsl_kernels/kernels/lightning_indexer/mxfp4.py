@@ -6,7 +6,6 @@ int32 of four scales beside them. So has a flat key.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from ..._discover import later
 from ...problems.base import OperandSpec, Values, axis_strides
 from ...problems.layouts import INDEX_DIM
 from ...problems.mxfp4 import MXFP4_GROUP, mxfp4_of, pack_mxfp4_index_keys, quantise_mxfp4
-from .blocks import PAGE, drawn_table, wrong_lengths, wrong_units
+from .blocks import PAGE, changed, drawn_table, wrong_units
 
 if TYPE_CHECKING:
     import torch
@@ -35,45 +34,33 @@ def _wrong_scales(name: str, o: Mapping[str, Any], dims: Mapping[str, int]) -> t
     return wrong
 
 
-def operands(skip: OperandSpec) -> tuple[OperandSpec, ...]:
-    """The operands of the form; `skip` is the rows that are not scored."""
-    return (
-        OperandSpec(
-            "q", ("b", "next_n", "heads", KEY_BYTES), "float4_e2m1x2", strides=axis_strides("q", "bnh"),
-            doc="queries: pairs of e2m1; any other scale is folded into weights",
-        ),
-        _query_scales("rows", "rows == b * next_n"),
-        OperandSpec(
-            "k_cache", ("pages", PAGE_BYTES), "uint8", row_stride="k_cache_stride",
-            requires=(f"k_cache_stride % {KEY_BYTES} == 0",),
-            doc="paged keys: 64 x 64 bytes of pairs, then 64 x 4 UE8M0 bytes",
-        ),
-        OperandSpec(
-            "weights", ("b", "next_n", "heads"), "float32", strides=axis_strides("weights", "bn"),
-            doc="per-head weights of each row, may be negative",
-        ),
-        OperandSpec(
-            "seq_lens", ("b", "next_n"), "int32", row_stride="seq_lens_stride", align=4, longest="max_len",
-            doc="keys visible to each row; 0 for a padded row",
-            values=(Values("0 to min(64 * max_pages, stride)", wrong_lengths),),
-        ),
-        OperandSpec(
-            "block_table", ("lines", "max_pages"), "int32", row_stride="block_table_stride", align=4,
-            requires=("lines == ceildiv(b, sharing)",),
-            doc="page ids; sequence i has line i // sharing",
-            values=(
+def operands(of_bytes: tuple[OperandSpec, ...]) -> tuple[OperandSpec, ...]:
+    """The operands of a decode, from those for keys of 8 bits."""
+    query, *others = changed(
+        of_bytes,
+        q={
+            "shape": ("b", "next_n", "heads", KEY_BYTES),
+            "dtype": "float4_e2m1x2",
+            "doc": "queries: pairs of e2m1; any other scale is folded into weights",
+        },
+        k_cache={
+            "shape": ("pages", PAGE_BYTES),
+            "requires": (f"k_cache_stride % {KEY_BYTES} == 0",),
+            "doc": "paged keys: 64 x 64 bytes of pairs, then 64 x 4 UE8M0 bytes",
+        },
+        weights={"doc": "per-head weights of each row, may be negative"},
+        seq_lens={"doc": "keys visible to each row; 0 for a padded row"},
+        block_table={
+            "shape": ("lines", "max_pages"),
+            "requires": ("lines == ceildiv(b, sharing)",),
+            "doc": "page ids; sequence i has line i // sharing",
+            "values": (
                 Values("page ids from 0 to pages - 1 in the entries that a length reaches", wrong_units),
             ),
-        ),
-        OperandSpec(
-            "logits", ("b", "next_n", "stride"), "float32", "out",
-            strides=axis_strides("logits", "bn"), align=4,
-            argument="out", sizes={"stride": f"max_pages * {PAGE}"}, of_nothing=-math.inf,
-            doc="scores; columns at and beyond the length stay as they were",
-        ),
-        skip,
-        OperandSpec("sharing", (), "int32", "scalar", doc="sequences that share a line of the table"),
-    )  # fmt: skip
+        },
+    ).values()
+    sharing = OperandSpec("sharing", (), "int32", "scalar", doc="sequences that share a line of the table")
+    return query, _query_scales("rows", "rows == b * next_n"), *others, sharing
 
 
 def operands_of_prompts(of_any: tuple[OperandSpec, ...]) -> tuple[OperandSpec, ...]:
