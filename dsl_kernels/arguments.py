@@ -219,6 +219,18 @@ def require_dense(name: str, tensor: Any) -> None:
         )
 
 
+def require_axes(name: str, tensor: Any, shape: str) -> None:
+    """Refuse what is no dense tensor with as many axes as a shape like "[b, topk]" has.
+
+    Raises:
+        ArgumentTypeError: as `require_dense`.
+        InvalidArgumentError: another number of axes.
+    """
+    require_dense(name, tensor)
+    axes = shape.count(",") + 1
+    require(name, tensor.dim() == axes, shape, str(tuple(tensor.shape)), f"pass a tensor with {axes} axes")
+
+
 def available_memory() -> int:
     """Bytes that can be used without swapping, by the kernel's estimate and the control group's limit."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -29,7 +29,7 @@ import math
 
 import torch
 
-from ..arguments import integer, named_as, require, require_dense
+from ..arguments import integer, named_as, require, require_axes, require_dense
 from ..ops import lightning_indexer, lightning_indexer_prefill
 
 __all__ = [
@@ -131,9 +131,7 @@ def fp8_fp4_paged_mqa_logits(
         As in `ops.lightning_indexer`.
     """
     values, scales = _paired(q)
-    require(
-        "q", values.dim() == 4, "[b, next_n, heads, dim]", str(tuple(values.shape)), "pass four dimensions"
-    )
+    require_axes("q", values, "[b, next_n, heads, dim]")
     b, next_n, heads, _ = values.shape
     columns = integer("max_context_len", max_context_len, 1)
     fits = weights.dim() == 2 and weights.shape == (b * next_n, heads)
@@ -144,14 +142,7 @@ def fp8_fp4_paged_mqa_logits(
         str(tuple(weights.shape)),
         "pass one weight a row and head",
     )
-    require_dense("kv_cache", kv_cache)
-    require(
-        "kv_cache",
-        kv_cache.dim() == 4,
-        "[pages, page_size, 1, dim + 4]",
-        str(tuple(kv_cache.shape)),
-        "pass four dimensions",
-    )
+    require_axes("kv_cache", kv_cache, "[pages, page_size, 1, dim + 4]")
     logits = _rows((b, next_n), columns, values, logits_dtype, clean_logits)
     with named_as(
         k_cache="kv_cache", seq_lens="context_lens", out="logits_dtype", page_size="kv_cache", q_scales="q"
@@ -229,10 +220,9 @@ def fp8_fp4_mqa_logits(
     """
     values, q_scales = _paired(q)
     compressed = integer("max_seqlen_k", max_seqlen_k, 0) > 0
-    require("q", values.dim() == 3, "[s, heads, dim]", str(tuple(values.shape)), "pass three dimensions")
+    require_axes("q", values, "[s, heads, dim]")
     keys, scales = kv
-    require_dense("kv", keys)
-    require("kv", keys.dim() == 2, "([skv, dim], [skv])", str(tuple(keys.shape)), "pass flat keys")
+    require_axes("kv", keys, "[skv, dim]")
     columns = max_seqlen_k if compressed else keys.shape[0]
     logits = _rows((values.shape[0],), columns, values, logits_dtype, clean_logits)[:, :columns]
     require_dense("weights", weights)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import torch
 
-from ..arguments import named_as, require, require_dense
+from ..arguments import named_as, require, require_axes, require_dense
 from ..ops import topk_selector
 
 __all__ = [
@@ -79,14 +79,7 @@ def fast_topk_transform_fused(
     """
     table = page_table_size_1
     require_dense("score", score)
-    require_dense("page_table_size_1", table)
-    require(
-        "page_table_size_1",
-        table.dim() == 2,
-        "[sequences, columns]",
-        str(tuple(table.shape)),
-        "pass two dimensions",
-    )
+    require_axes("page_table_size_1", table, "[sequences, columns]")
     require_dense("lengths", lengths)
     rows, next_n, sequences = score.shape[0], 1, None
     if table.shape[0] > 1 and table.stride(0) == 0:
@@ -179,14 +172,7 @@ def deepseek_v4_topk_transform_512(
         "True",
         "pass raw_indices, or take the slots in the order of their positions",
     )
-    require_dense("page_indices", page_indices)
-    require(
-        "page_indices",
-        page_indices.dim() == 2,
-        "[b, topk]",
-        str(tuple(page_indices.shape)),
-        "pass two dimensions",
-    )
+    require_axes("page_indices", page_indices, "[b, topk]")
     k = page_indices.shape[1]
     with named_as(
         logits="scores",

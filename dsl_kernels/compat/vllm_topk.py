@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import torch
 
-from ..arguments import integer, named_as, require, require_dense
+from ..arguments import integer, named_as, require, require_axes, require_dense
 from ..ops import topk_selector
 
 __all__ = ["cooperative_topk", "persistent_topk", "top_k_per_row_decode", "top_k_per_row_prefill"]
@@ -140,8 +140,7 @@ def _select(
 
 def _require_rows(logits: torch.Tensor, rows: int, stride0: int, stride1: int) -> int:
     """The number of rows to select from, once the strides are known to be those of the tensor."""
-    require_dense("logits", logits)
-    require("logits", logits.dim() == 2, "[rows, columns]", str(tuple(logits.shape)), "pass two dimensions")
+    require_axes("logits", logits, "[rows, columns]")
     for name, axis, given in (("stride0", 0, stride0), ("stride1", 1, stride1)):
         stride = logits.stride(axis)
         fits = given == stride or logits.shape[axis] < 2

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..arguments import integer, require, require_dense
+from ..arguments import integer, require, require_axes, require_dense
 from ..kernels.compress_rows.op import compress_rows as compress_rows
 from ..kernels.lightning_indexer.problem import PAGE
 from ..kernels.sparse_mla.forms import PAGED_BYTES
@@ -143,13 +143,7 @@ def decode(
     optional = {"extra_kv": extra_kv, "block_table": block_table}
     for name, tensor in (given | {n: t for n, t in optional.items() if t is not None}).items():
         require_dense(name, tensor)
-    require(
-        "seq_lens",
-        seq_lens.dim() == 2,
-        "[b, next_n]",
-        str(tuple(seq_lens.shape)),
-        "pass one length for each query",
-    )
+    require_axes("seq_lens", seq_lens, "[b, next_n]")
     require(
         "row_format", isinstance(row_format, str) and row_format in PAGED_BYTES,
         "'v4', 'v41' or 'v41_planar'", repr(row_format), "name the format of both caches",
@@ -172,10 +166,8 @@ def decode(
         "block_table", (extra_kv is None) == (block_table is None), "a table if extra_kv is given, else None",
         "None" if block_table is None else "a tensor", "pass both or neither",
     )  # fmt: skip
-    require(
-        "block_table", block_table is None or block_table.dim() == 2, "[b, max_pages]",
-        "" if block_table is None else str(tuple(block_table.shape)), "pass a row for each sequence",
-    )  # fmt: skip
+    if block_table is not None:
+        require_axes("block_table", block_table, "[b, max_pages]")
     require(
         "index",
         index is None or extra_kv is not None,
