@@ -155,14 +155,10 @@ def test_a_server_needs_neither_laboratory_nor_emulator() -> None:
     loaded = fresh_import(
         "dsl_kernels.ops, dsl_kernels.dsa, dsl_kernels.registry, dsl_kernels.integrations.vllm"
     )
-    besides = ("dsl_kernels_lab", "ptx_emulator", "dsl_kernels.emulator")
-    assert not [name for name in loaded["modules"] if name.startswith(besides)]
+    assert not [name for name in loaded["modules"] if name.startswith(("dsl_kernels_lab", "ptx_emulator"))]
 
 
-FORMER_NAME = ROOT / "dsl_kernels" / "emulator" / "__init__.py"
-
-
-@pytest.mark.parametrize("path", [path for path in LIBRARY if path != FORMER_NAME], ids=name_of)
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
 def test_the_library_imports_the_emulator_where_it_runs_a_kernel(path: Path) -> None:
     emulator = {module_of(other) for other in EMULATOR}
     assert not used(path) & emulator or path == ROOT / "dsl_kernels" / "executors.py"
@@ -175,32 +171,6 @@ def test_the_library_imports_the_emulator_where_it_runs_a_kernel(path: Path) -> 
 @pytest.mark.parametrize("path", EMULATOR, ids=name_of)
 def test_the_emulator_knows_nothing_of_the_library(path: Path) -> None:
     assert not imported(path) & {"dsl_kernels", "dsl_kernels_lab", *GENERATOR_ONLY}
-
-
-ALIASES = """
-import sys
-from dsl_kernels.emulator import launch, script
-import dsl_kernels.emulator.pytest_plugin, dsl_kernels.emulator.script.program
-import ptx_emulator.script
-assert launch is ptx_emulator.launch and script is ptx_emulator.script
-for name in ("pytest_plugin", "script.program"):
-    assert sys.modules[f"dsl_kernels.emulator.{name}"] is sys.modules[f"ptx_emulator.{name}"]
-assert script.__spec__.name == "ptx_emulator.script"
-"""
-
-
-def test_the_emulators_former_name_is_the_same_package() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", ALIASES], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    missing = subprocess.run(
-        [sys.executable, "-c", "import dsl_kernels.emulator.nothing"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert "No module named 'dsl_kernels.emulator.nothing'" in missing.stderr
 
 
 @pytest.mark.parametrize("path", [*LIBRARY, *GENERATOR], ids=name_of)
