@@ -26,7 +26,7 @@ from typing import Any
 from . import env, kernels, variants
 from .arch import GPUS, GpuSpec, siblings
 from .arguments import checked, is_path
-from .errors import ArtifactError, DslKernelError, InvalidArgumentError
+from .errors import ArtifactError, DslKernelError
 from .runtime import storage
 from .variants import Variant
 
@@ -202,23 +202,13 @@ def entries_of(path: Path) -> tuple[Entry, ...]:
     Raises:
         ArtifactError: the file is damaged or of another schema.
     """
-    try:
-        content = json.loads(storage.read_file(path).decode())
-        if content["schema"] != TUNED_SCHEMA:
-            raise InvalidArgumentError(
-                str(path),
-                expected=f"schema {TUNED_SCHEMA}",
-                got=str(content["schema"]),
-                fix="record it again with `bench --tune`",
-            )
-        return tuple(content["entries"])
-    except (OSError, ValueError, KeyError) as error:
-        raise ArtifactError(
-            str(path),
-            expected="a tuned table",
-            got=f"{type(error).__name__}: {error}",
-            fix="restore it or record it again",
-        ) from error
+    return storage.read_record(
+        path,
+        TUNED_SCHEMA,
+        lambda content: tuple(content["entries"]),
+        expected="a tuned table",
+        fix="restore it, or record it again with `bench --tune`",
+    )
 
 
 @checked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from .manifest import MANIFEST as MANIFEST
 from .manifest import SCHEMA as SCHEMA
 from .manifest import Variant as Variant
 from .runtime import bundle
-from .runtime.storage import read_file
+from .runtime.storage import read_record
 
 
 def generated_root() -> Path:
@@ -45,36 +44,16 @@ def generated_root() -> Path:
 
 @lru_cache(maxsize=8)
 def _read(root: Path, stamp: int) -> tuple[Variant, ...]:
-    path = root / MANIFEST
-    try:
-        content = json.loads(read_file(path).decode())
-        if content["schema"] != SCHEMA:
-            raise ArtifactError(
-                str(path),
-                expected=f"schema {SCHEMA}",
-                got=str(content["schema"]),
-                fix="regenerate it with this version: `make generate`",
-            )
-        return tuple(
-            Variant(
-                r["id"],
-                r["op"],
-                r["backend"],
-                r["arch"],
-                r["knobs"],
-                root / r["file"],
-                r["sha256"],
-                r["declared"],
-            )
-            for r in content["variants"]
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(
-            str(path),
-            expected="a manifest of this version",
-            got=f"{type(error).__name__}: {error}",
-            fix="run `make generate`",
-        ) from error
+    fields = ("id", "op", "backend", "arch", "knobs", "sha256", "declared")
+    return read_record(
+        root / MANIFEST,
+        SCHEMA,
+        lambda content: tuple(
+            Variant(path=root / r["file"], **{name: r[name] for name in fields}) for r in content["variants"]
+        ),
+        expected="a manifest of this version",
+        fix="run `make generate`",
+    )
 
 
 _lent: dict[str, Variant] = {}

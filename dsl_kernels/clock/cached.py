@@ -8,15 +8,13 @@ per CTA.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import ArtifactError
-from ..runtime.storage import read_file
+from ..runtime.storage import read_record
 from ..variants import Variant
 from .rates import Rates
 from .sm import Share
@@ -138,18 +136,13 @@ def read(arch: str) -> Mapping[str, Record]:
     path = path_of(arch)
     if not path.exists():
         return {}
-    try:
-        content = json.loads(read_file(path).decode())
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"schema {content['schema']}, not {SCHEMA}")
-        return {name: _record(record) for name, record in content["variants"].items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(
-            str(path),
-            expected="recorded walks",
-            got=f"{type(error).__name__}: {error}",
-            fix="restore it, or record it again with `python -m codegen walks`",
-        ) from error
+    return read_record(
+        path,
+        SCHEMA,
+        lambda content: {name: _record(record) for name, record in content["variants"].items()},
+        expected="recorded walks",
+        fix="restore it, or record it again with `python -m codegen walks`",
+    )
 
 
 def _record(record: Mapping[str, Any]) -> Record:

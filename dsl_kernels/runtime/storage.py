@@ -11,16 +11,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import secrets
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
-from dsl_kernels.errors import CacheError
+from dsl_kernels.errors import ArtifactError, CacheError
+
+T = TypeVar("T")
 
 WORKING = ".staging-"
 # Without locks in the file system, a working folder counts as abandoned from this age on.
@@ -69,6 +73,22 @@ def require_trusted(*paths: Path) -> None:
                 "otherwise set DSL_KERNELS_CACHE_DIR to a folder of your own",
                 code="CACHE_UNTRUSTED",
             )
+
+
+def read_record(path: Path, schema: int, made: Callable[[Any], T], *, expected: str, fix: str) -> T:
+    """What `made` makes of a JSON file with this `"schema"`.
+
+    Raises:
+        ArtifactError: the file is damaged or of another schema, or lacks what `made` looks for.
+    """
+    try:
+        content = json.loads(read_file(path).decode())
+        if content["schema"] != schema:
+            raise ValueError(f"schema {content['schema']}, not {schema}")
+        return made(content)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        got = f"{type(error).__name__}: {error}"
+        raise ArtifactError(str(path), expected=expected, got=got, fix=fix) from error
 
 
 def read_file(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:

@@ -8,7 +8,6 @@ docstrings and line breaks may change.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,8 +16,8 @@ from typing import Any
 
 from dsl_kernels.arguments import as_json, checked
 from dsl_kernels.backends.base import imported_helpers
-from dsl_kernels.errors import ArtifactError, CacheError
-from dsl_kernels.runtime.storage import read_file, write_atomically
+from dsl_kernels.errors import CacheError
+from dsl_kernels.runtime.storage import read_record, write_atomically
 from dsl_kernels.tokens import program
 from dsl_kernels.variants import Variant
 
@@ -45,15 +44,13 @@ class Run:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, stamp: int) -> Mapping[str, Any]:
-    try:
-        content = json.loads(read_file(path).decode())
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"schema {content['schema']}")
-        return dict(content["runs"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(
-            str(path), expected=f"records of schema {SCHEMA}", got=str(error), fix="restore or delete it"
-        ) from None
+    return read_record(
+        path,
+        SCHEMA,
+        lambda content: dict(content["runs"]),
+        expected=f"records of schema {SCHEMA}",
+        fix="restore or delete it",
+    )
 
 
 def source_of(variant: Variant) -> str:
