@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType, SimpleNamespace
@@ -12,6 +13,9 @@ import torch
 
 MODULES: dict[str, dict[str, Any]] = {}
 """For each module of an engine, its stubs by name."""
+
+OBJECTS: dict[str, dict[str, Callable[[], Any]]] = {}
+"""For each module of an engine, objects that are neither functions nor classes, by name."""
 
 STATE = SimpleNamespace()
 """State that tests set and read.
@@ -50,6 +54,7 @@ def modules(engine: str) -> dict[str, ModuleType]:
                 if i > 1:
                     setattr(stubs[".".join(parts[: i - 1])], parts[i - 1], stubs[path])
         vars(stubs[name]).update(MODULES[name])
+        vars(stubs[name]).update({key: make() for key, make in OBJECTS.get(name, {}).items()})
     return stubs
 
 
@@ -243,6 +248,72 @@ def top_k_per_row_prefill(
     logits, cu_seqlen_ks, cu_seqlen_ke, raw_topk_indices, num_rows, stride0, stride1, topk_tokens
 ):
     STATE.calls.append("selection of a prompt")
+
+
+_REGISTRY = "vllm.model_executor.models.registry"
+
+
+@of(_REGISTRY)
+class _BaseRegisteredModel:
+    def inspect_model_cls(self):
+        return "inspected"
+
+    def load_model_cls(self):
+        return _BaseRegisteredModel
+
+
+OBJECTS[_REGISTRY] = {
+    "ModelRegistry": lambda: SimpleNamespace(models={"DeepseekV4ForCausalLM": _BaseRegisteredModel()})
+}
+_V4 = "vllm.models.deepseek_v4.nvidia"
+
+
+@of(f"{_V4}.flashmla")
+class DeepseekV4FlashMLAAttention:
+    @classmethod
+    def get_padded_num_q_heads(cls, num_heads):
+        if num_heads > 128:
+            raise ValueError(f"{num_heads} heads")
+        return 64 if num_heads <= 64 else 128
+
+    def _forward_decode(self, q, kv_cache, swa_metadata, attn_metadata, swa_only, output):
+        sys.modules[f"{_V4}.flashmla"].flash_mla_with_kvcache(
+            q=q.unsqueeze(1),
+            k_cache=self.window,
+            block_table=None,
+            head_dim_v=512,
+            tile_scheduler_metadata=None,
+            cache_seqlens=None,
+            is_fp8_kvcache=True,
+            indices=swa_metadata.decode_swa_indices,
+            topk_length=swa_metadata.decode_swa_lens,
+            softmax_scale=self.scale,
+            attn_sink=self.attn_sink,
+            extra_k_cache=None if swa_only else kv_cache,
+            extra_indices_in_kvcache=None if swa_only else attn_metadata.indices,
+            extra_topk_length=None if swa_only else attn_metadata.lens,
+            out=output.unsqueeze(1),
+        )
+
+
+@of(f"{_V4}.flashmla")
+def flash_mla_with_kvcache(
+    q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata, num_splits=None,
+    softmax_scale=None, causal=False, is_fp8_kvcache=False, indices=None, attn_sink=None, extra_k_cache=None,
+    extra_indices_in_kvcache=None, topk_length=None, extra_topk_length=None, out=None,
+    enable_batch_invariant=False,
+):  # fmt: skip
+    STATE.calls.append("decode")
+
+
+@of(f"{_V4}.flashmla")
+def flash_mla_sparse_fwd(q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk_length=None, out=None):
+    STATE.calls.append("prefill")
+
+
+@of(f"{_V4}.model")
+def _select_dsv4_attn_cls(vllm_config):
+    return DeepseekV4FlashMLAAttention
 
 
 @of("sglang.srt.plugins.hook_registry")

@@ -24,12 +24,13 @@ class Seam:
 
     Attributes:
         path: its module and name, separated by dots.
-        parameters: the names of its parameters, in order. A function with other parameters means something
-            else, or gets arguments that ours does not know. None: it only has to exist.
+        parameters: the names of its parameters, in order, separated by spaces. A function with other
+            parameters means something else, or gets arguments that ours does not know. None: it only has to
+            exist.
     """
 
     path: str
-    parameters: tuple[str, ...] | None = None
+    parameters: str | None = None
 
     def mismatch(self) -> str | None:
         """Why the engine does not match, or None."""
@@ -37,11 +38,11 @@ class Seam:
             theirs = _resolved(self.path)
             if self.parameters is None:
                 return None
-            parameters = tuple(name for name in inspect.signature(theirs).parameters if name != "self")
+            parameters = [name for name in inspect.signature(theirs).parameters if name != "self"]
         except Exception as error:
             return f"{self.path}: {type(error).__name__}: {error}"
-        if parameters != self.parameters:
-            return f"{self.path} takes ({', '.join(parameters)}), not ({', '.join(self.parameters)})"
+        if parameters != self.parameters.split():
+            return f"{self.path} takes ({', '.join(parameters)}), not ({', '.join(self.parameters.split())})"
         return None
 
 

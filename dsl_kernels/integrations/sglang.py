@@ -31,7 +31,7 @@ _TOPK = "sglang.srt.layers.attention.dsa.dsa_topk_backend"
 _UTILS = "sglang.srt.layers.attention.dsa.utils"
 
 ENGINE = (
-    Seam("sglang.srt.plugins.hook_registry.HookRegistry.register", ("target", "hook", "hook_type", "source")),
+    Seam("sglang.srt.plugins.hook_registry.HookRegistry.register", "target hook hook_type source"),
     Seam("sglang.srt.plugins.hook_registry.HookType"),
 )
 
@@ -107,52 +107,48 @@ HOOKS: tuple[tuple[Seam, Callable[..., Any]], ...] = (
     (
         Seam(
             f"{_BACKEND}._forward_flashmla_sparse",
-            ("q_all", "kv_cache", "v_head_dim", "page_table_1", "sm_scale", "topk_length", "attn_sink"),
+            "q_all kv_cache v_head_dim page_table_1 sm_scale topk_length attn_sink",
         ),
         _taken("attention over bf16 rows", attend_rows),
     ),
     (
         Seam(
             f"{_BACKEND}._forward_flashmla_kv",
-            ("q_all", "kv_cache", "v_head_dim", "sm_scale", "layer", "metadata", "page_table_1"),
+            "q_all kv_cache v_head_dim sm_scale layer metadata page_table_1",
         ),
         _taken("attention over fp8 rows", attend_pages),
     ),
     (
-        Seam(f"{_TOPK}._topk_transform_v2_paged", ("logits", "lengths", "topk", "attn_metadata")),
+        Seam(f"{_TOPK}._topk_transform_v2_paged", "logits lengths topk attn_metadata"),
         _taken("selection through a page table", select_pages),
     ),
     (
-        Seam(
-            f"{_TOPK}._topk_transform_v2_ragged",
-            ("logits", "lengths", "topk", "topk_indices_offset", "row_starts"),
-        ),
+        Seam(f"{_TOPK}._topk_transform_v2_ragged", "logits lengths topk topk_indices_offset row_starts"),
         _taken("selection of a prompt", select_ragged),
     ),
     (
-        Seam("sgl_kernel.fast_topk_v2", ("score", "lengths", "topk", "row_starts")),
+        Seam("sgl_kernel.fast_topk_v2", "score lengths topk row_starts"),
         _taken("selection", sgl_topk.fast_topk_v2),
     ),
     (
         Seam(
             "sgl_kernel.fast_topk_transform_fused",
-            ("score", "lengths", "page_table_size_1", "cu_seqlens_q", "topk", "row_starts"),
+            "score lengths page_table_size_1 cu_seqlens_q topk row_starts",
         ),
         _taken("selection through a table of tokens", sgl_topk.fast_topk_transform_fused),
     ),
     (
         Seam(
-            "sgl_kernel.fast_topk_transform_ragged_fused",
-            ("score", "lengths", "topk_indices_offset", "topk", "row_starts"),
+            "sgl_kernel.fast_topk_transform_ragged_fused", "score lengths topk_indices_offset topk row_starts"
         ),
         _taken("selection with offsets", sgl_topk.fast_topk_transform_ragged_fused),
     ),
     (
-        Seam(f"{_UTILS}.resolve_fp8_paged_mqa_logits_fn", ()),
+        Seam(f"{_UTILS}.resolve_fp8_paged_mqa_logits_fn", ""),
         _returned("scoring of a decode step", deep_gemm.fp8_paged_mqa_logits),
     ),
     (
-        Seam(f"{_UTILS}.resolve_fp8_mqa_logits_fn", ()),
+        Seam(f"{_UTILS}.resolve_fp8_mqa_logits_fn", ""),
         _returned("scoring of a prompt", deep_gemm.fp8_mqa_logits),
     ),
 )

@@ -20,7 +20,7 @@ import torch
 from dsl_kernels import problems
 from dsl_kernels.integrations import _seams, sglang
 from dsl_kernels.integrations import vllm as plugin
-from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_index_keys
+from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_index_keys, pack_v4_pages, unpack_v4_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -73,7 +73,7 @@ def test_vllm_gets_a_backend_and_a_layer(vllm, caplog) -> None:
     module, _, name = path.rpartition(".")
     backend = getattr(importlib.import_module(module), name)
     assert backend.get_name() == plugin.BACKEND and backend.is_mla() and backend.is_sparse()
-    assert backend.get_supported_head_sizes() == [576] and backend.supports_sink()
+    assert backend.get_supported_head_sizes() == [576, 512] and backend.supports_sink()
     assert backend.supports_compute_capability(SimpleNamespace(major=9))
     assert not backend.supports_compute_capability(SimpleNamespace(major=10))
     assert [size.base for size in backend.get_supported_kernel_block_sizes()] == [64]
@@ -90,7 +90,8 @@ def test_vllm_gets_a_backend_and_a_layer(vllm, caplog) -> None:
         (config(ranks=2, heads=64), False, None),
         (config(heads=12), False, None),
         (config(ranks=4, heads=64), False, "heads a rank, not 256"),
-        (config(rope=0), False, r"not \(512, 0\)"),
+        (config(rope=0), False, None),
+        (config(rope=32), False, r"not \(512, 32\)"),
         (config(ranks=2), True, "sinks"),
     ],
 )
@@ -164,6 +165,123 @@ def test_vllm_attends(vllm, kind, ranks) -> None:
         )
     assert not out[3].any() and (lse[3] == -math.inf).all()
     require_attention(kind, rows, sink, {"out": out, "lse": lse})
+
+
+@pytest.mark.parametrize(("kind", "ranks"), [("bf16", 1), ("bf16", 2), ("fp8", 1), ("fp8", 2)])
+def test_vllm_attends_without_rope_dims(vllm, kind, ranks) -> None:
+    STATE.config = config(ranks, rope=0)
+    impl = attention().DslKernelsImpl(
+        HEADS // ranks, 512, 0.06, 1, None, None, "auto" if kind == "bf16" else "fp8_ds_mla", None, "decoder",
+        None, qk_rope_head_dim=0,
+    )  # fmt: skip
+    assert impl.supports_dense_mha_prefill == (kind == "bf16")
+    nope = queries(False)[0]
+    _, rows = blocks("bf16")
+    latent, zeros = rows[:, :512].contiguous(), torch.zeros(len(rows), 64).bfloat16()
+    # vLLM writes zeros into the rope dims of the 656-byte rows of such a model.
+    wide = latent if kind == "bf16" else pack_fp8_tokens(latent, zeros)
+    cache = wide.view(4, BLOCK + 6, -1)[:, :BLOCK]
+    q = nope if ranks > 1 else (nope, nope.new_empty(T, HEADS, 0))
+    out, _ = impl._forward_mqa_kernel(q, cache, ids(), None, layer=None, block_size=BLOCK, is_decode=True)
+    inputs = {
+        "q_rows": nope, "ckv": latent, "indices": ids(), "sm_scale": 0.06, "lse_scale": math.log(2),
+        "empty_lse": -math.inf, "attn_sink": torch.full((HEADS,), -math.inf),
+    }  # fmt: skip
+    if kind == "fp8":
+        inputs |= {"q_nope": nope, "q_pe": torch.zeros(T, HEADS, 64).bfloat16(), "kv_cache": wide}
+    form = "nope" if kind == "bf16" else "fp8"
+    problem = problems.get("sparse_mla")
+    wanted = problem.reference(form, inputs)
+    result = problem.compare(form, inputs, {"out": out, "lse": wanted["lse"]}, wanted)
+    assert result.ok, result.failures
+
+
+def v4_config(backend: str | None = plugin.BACKEND, cache: str = "fp8_ds_mla", ranks: int = 1) -> Any:
+    return SimpleNamespace(
+        attention_config=SimpleNamespace(backend=backend and SimpleNamespace(name=backend)),
+        cache_config=SimpleNamespace(cache_dtype=cache),
+        parallel_config=SimpleNamespace(prefill_context_parallel_size=ranks),
+    )
+
+
+def v4_layer(given: Any) -> type:
+    """The class that vLLM's model takes, after its entry of the registry was loaded."""
+    plugin.register()
+    plugin.register()
+    entry = sys.modules["vllm.model_executor.models.registry"].ModelRegistry.models["DeepseekV4ForCausalLM"]
+    assert entry.inspect_model_cls() == "inspected"
+    for _ in range(2):
+        assert entry.load_model_cls() is engine_stubs._BaseRegisteredModel
+    return sys.modules["vllm.models.deepseek_v4.nvidia.model"]._select_dsv4_attn_cls(given)
+
+
+def test_vllm_attends_in_deepseek_v4(vllm) -> None:
+    made = v4_layer(v4_config())
+    theirs = engine_stubs.DeepseekV4FlashMLAAttention
+    assert made is not theirs and issubclass(made, theirs)
+    assert [made.get_padded_num_q_heads(n) for n in (1, 8, 12, 32, 64, 96)] == [8, 8, 16, 32, 64, 128]
+    with pytest.raises(ValueError, match="129 heads"):
+        made.get_padded_num_q_heads(129)
+    layer = made()
+    generator = torch.Generator().manual_seed(6)
+    windows, more = (torch.randn(*n, 512, generator=generator) for n in ((5, 64), (20, 2)))
+    layer.window, layer.scale = pack_v4_pages(windows), 0.05
+    layer.attn_sink = torch.linspace(-1, 1, 16)
+    drawn = lambda most: torch.randint(0, most, (T, 1, 70), generator=generator).int()  # noqa: E731
+    window = SimpleNamespace(
+        decode_swa_indices=drawn(320), decode_swa_lens=torch.arange(T, dtype=torch.int32) * 14
+    )
+    chosen = SimpleNamespace(indices=drawn(40), lens=torch.arange(T, dtype=torch.int32).flip(0) * 10)
+    q = torch.randn(T, 16, 512, generator=generator).bfloat16()
+    rows, others = (unpack_v4_pages(pack_v4_pages(each)).view(-1, 512).double() for each in (windows, more))
+    for alone in (True, False):
+        out = torch.full((T, 16, 512), 7).bfloat16()
+        layer._forward_decode(q, pack_v4_pages(more), window, chosen, alone, out)
+        for t in range(T):
+            keys = rows[window.decode_swa_indices[t, 0, : window.decode_swa_lens[t]].long()]
+            if not alone:
+                keys = torch.cat([keys, others[chosen.indices[t, 0, : chosen.lens[t]].long()]])
+            if not len(keys):
+                assert not out[t].any()
+                continue
+            scores = 0.05 * (q[t].double() @ keys.T)
+            share = 1 + torch.exp(layer.attn_sink - scores.logsumexp(1))
+            wanted = scores.softmax(1) @ keys / share[:, None]
+            assert (out[t].double() - wanted).norm() < 3e-3 * wanted.norm()
+    # A prompt drops FlashMLA's largest logits, so they are not computed.
+    prefill = sys.modules["vllm.models.deepseek_v4.nvidia.flashmla"].flash_mla_sparse_fwd
+    flat = torch.randn(50, 1, 512, generator=generator).bfloat16()
+    assert prefill(q, flat, drawn(50), 0.05, out=torch.empty_like(q))[1] is None
+    assert STATE.calls == []
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (v4_config(backend=None), None),
+        (v4_config(backend="FLASHMLA_SPARSE"), None),
+        (v4_config(cache="nvfp4_ds_mla"), "the cache is nvfp4_ds_mla"),
+        (v4_config(ranks=2), "spread over ranks"),
+    ],
+)
+def test_vllm_keeps_deepseek_v4_that_is_not_served(vllm, caplog, given, reason) -> None:
+    assert v4_layer(given) is engine_stubs.DeepseekV4FlashMLAAttention
+    assert [reason in r.message for r in caplog.records] == ([True] if reason else [])
+    sys.modules["vllm.models.deepseek_v4.nvidia.flashmla"].flash_mla_sparse_fwd(0, 0, 0, 0)
+    assert STATE.calls == ["prefill"]
+
+
+def test_a_deepseek_v4_that_does_not_fit_is_left_as_it_is(vllm, monkeypatch, caplog) -> None:
+    flashmla = sys.modules["vllm.models.deepseek_v4.nvidia.flashmla"]
+    monkeypatch.setattr(flashmla, "DeepseekV4FlashMLAAttention", type("Other", (), {}))
+    assert v4_layer(v4_config()) is engine_stubs.DeepseekV4FlashMLAAttention
+    assert ["get_padded_num_q_heads" in message for message in caplog.messages] == [True]
+    monkeypatch.delattr(sys.modules["vllm.models.deepseek_v4.nvidia.model"], "_select_dsv4_attn_cls")
+    caplog.clear()
+    module = importlib.import_module("dsl_kernels.integrations.vllm.deepseek_v4")
+    module.take_over.cache_clear()
+    module.take_over("vllm.models.deepseek_v4")
+    assert ["_select_dsv4_attn_cls" in message for message in caplog.messages] == [True]
 
 
 def test_vllm_attention_refuses_what_would_be_wrong(vllm) -> None:
@@ -298,7 +416,7 @@ def test_no_vllm_is_no_error(monkeypatch, caplog) -> None:
     engine_stubs.install(monkeypatch, "vllm")
     monkeypatch.setitem(sys.modules, "vllm", None)
     plugin.register()
-    assert len(caplog.records) == 2 and STATE.backends == {}
+    assert len(caplog.records) == 3 and STATE.backends == {}
 
 
 def test_on_another_gpu_the_engine_serves(monkeypatch) -> None:
@@ -330,6 +448,9 @@ for cache in ("auto", "bfloat16", "fp8_ds_mla"):
 assert backend.validate_configuration(kv_cache_dtype="auto", device_capability=blackwell, **call)
 assert not backend.get_impl_cls().__abstractmethods__
 assert op_registry_oot["SparseAttnIndexer"].__name__ == "DslKernelsSparseAttnIndexer"
+from vllm.model_executor.models.registry import ModelRegistry
+for name in ("DeepseekV4ForCausalLM", "DeepseekV41ForCausalLM"):
+    assert type(ModelRegistry.models[name]).__module__ == "dsl_kernels.integrations.vllm.deepseek_v4"
 """
 
 
@@ -345,7 +466,7 @@ def test_a_module_that_does_not_import_says_why(tmp_path, monkeypatch) -> None:
     (tmp_path / "engine_of_test/__init__.py").write_text("")
     (tmp_path / "engine_of_test/layers.py").write_text("import something_that_is_missing\n")
     monkeypatch.syspath_prepend(tmp_path)
-    mismatch = _seams.Seam("engine_of_test.layers.Layer.forward", ()).mismatch()
+    mismatch = _seams.Seam("engine_of_test.layers.Layer.forward", "").mismatch()
     assert mismatch is not None and "No module named 'something_that_is_missing'" in mismatch
 
 

@@ -2,11 +2,12 @@
 
 vLLM's base classes build the metadata, turn ids within requests into rows of the cache, and merge over ranks;
 one call remains for this module. The rows' numbers include gaps between blocks, so the cache is one tensor of
-rows.
+rows. A model without rope dims (GLM-5.3) has bf16 rows of 512 dims; its 656-byte rows have zeros there.
 """
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -55,43 +56,19 @@ class DslKernelsImpl(SparseMLACommonImpl[DslKernelsMetadata]):
     supports_mtp_with_cp_non_trivial_interleave_size: bool = True
     lse_base_on_e: bool = True
 
-    def __init__(
-        self,
-        num_heads: int,
-        head_size: int,
-        scale: float,
-        num_kv_heads: int,
-        alibi_slopes: list[float] | None,
-        sliding_window: int | None,
-        kv_cache_dtype: str,
-        logits_soft_cap: float | None,
-        attn_type: str,
-        kv_sharing_target_layer_name: str | None,
-        *,
-        sinks: torch.Tensor | None = None,
-        **mla_args: Any,
-    ) -> None:
-        if alibi_slopes or sliding_window or logits_soft_cap:
+    def __init__(self, *args: Any, sinks: torch.Tensor | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        given = inspect.signature(super().__init__).bind(*args, **kwargs).arguments
+        if any(given.get(name) for name in ("alibi_slopes", "sliding_window", "logits_soft_cap")):
             raise NotImplementedError(f"{BACKEND} has no alibi slopes, sliding window or soft cap of logits")
-        super().__init__(
-            num_heads,
-            head_size,
-            scale,
-            num_kv_heads,
-            alibi_slopes,
-            sliding_window,
-            kv_cache_dtype,
-            logits_soft_cap,
-            attn_type,
-            kv_sharing_target_layer_name,
-            **mla_args,
-        )
         if sinks is not None and self.dcp_world_size > 1:
             # Every rank would add the sink.
             raise NotImplementedError(f"{BACKEND} has no attention sinks with decode context parallelism")
         self.sinks = sinks
-        # vLLM's dense MHA has no sinks.
-        self.supports_dense_mha_prefill = sinks is None
+        # The cache has 64 rope dims that the model has not: both sides are zero.
+        self.pads_rope = given["kv_cache_dtype"] == "fp8_ds_mla" and given.get("qk_rope_head_dim") == 0
+        # vLLM's dense MHA has no sinks, and no memory for rows wider than the model's.
+        self.supports_dense_mha_prefill = sinks is None and not self.pads_rope
         self.supports_quant_query_input = False
 
     def _forward_mqa_kernel(
@@ -106,6 +83,10 @@ class DslKernelsImpl(SparseMLACommonImpl[DslKernelsMetadata]):
         is_decode: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         q_nope, q_pe = q if isinstance(q, tuple) else (q, None)
+        if self.pads_rope:
+            q_pe = q_nope.new_zeros(*q_nope.shape[:2], ROPE_DIM)
+        elif q_pe is not None and q_pe.shape[-1] == 0:
+            q_pe = None
         rows, _ = flat_kv_row_view(kv_cache, block_size)
         # An id of -1 is padding at any position, so the counts are not needed.
         out, lse = sparse_mla(
@@ -142,7 +123,7 @@ class DslKernelsBackend(AttentionBackend):
 
     @classmethod
     def get_supported_head_sizes(cls) -> list[int]:
-        return [LATENT_DIM + ROPE_DIM]
+        return [LATENT_DIM + ROPE_DIM, LATENT_DIM]
 
     @classmethod
     def is_mla(cls) -> bool:
@@ -180,9 +161,9 @@ class DslKernelsBackend(AttentionBackend):
         dims = tuple(
             getattr(model.hf_text_config, name, None) for name in ("kv_lora_rank", "qk_rope_head_dim")
         )
-        if dims != (LATENT_DIM, ROPE_DIM):
+        if dims not in ((LATENT_DIM, ROPE_DIM), (LATENT_DIM, 0)):
             return (
-                f"{BACKEND} takes (kv_lora_rank, qk_rope_head_dim) = ({LATENT_DIM}, {ROPE_DIM}), not {dims}"
+                f"{BACKEND} takes kv_lora_rank {LATENT_DIM} and qk_rope_head_dim {ROPE_DIM} or 0, not {dims}"
             )
         # With context parallelism, each rank attends with the heads of all ranks.
         heads = model.get_num_attention_heads(config.parallel_config) * ranks
