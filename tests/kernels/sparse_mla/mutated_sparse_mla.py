@@ -25,9 +25,11 @@ def _attention(
 
     def ids(pattern: str, t: int) -> Workload:
         pages = {"page_size": 53} if pattern == "holes" else {}
+        # Examples are drawn and kept by name, so two sizes must not share one.
+        size = "" if topk == 448 else f"_k{topk}"
         return workload(
-            f"{pattern}_{form}_h{heads}", form, t=t, heads=heads, topk=topk, n=700, sink=True, lse_scale=0.7,
-            ids=pattern, **pages
+            f"{pattern}_{form}_h{heads}{size}", form, t=t, heads=heads, topk=topk, n=700, sink=True,
+            lse_scale=0.7, ids=pattern, **pages
         )  # fmt: skip
 
     return (
