@@ -29,6 +29,7 @@ from dsl_kernels import programs, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.errors import CompileError, DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.variants import Variant
 from dsl_kernels_lab.verification import trial
@@ -224,6 +225,15 @@ def test_every_broken_body_is_caught(structure: Structure, tmp_path: Path) -> No
 
 def test_every_structure_is_counted() -> None:
     assert not {s.name for s in STRUCTURES} - count_mutants.load().keys(), "run scripts/count_mutants.py"
+
+
+def test_a_name_stands_for_one_workload() -> None:
+    """Examples are drawn and kept by an operation and a name."""
+    first: dict[tuple[str, str], Workload] = {}
+    for structure in STRUCTURES:
+        for workload, _ in structure.runs:
+            name = variants.get(structure.variant).op, workload.name
+            assert first.setdefault(name, workload) == workload, name
 
 
 def test_a_text_that_prints_as_the_original_does_is_no_mutant(

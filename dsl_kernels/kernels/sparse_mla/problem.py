@@ -60,8 +60,9 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
     Args:
         pattern: "random" (distinct if `n` >= `topk`), "sorted", "tail" (about the second half is padding),
             "holes" (the first quarter is padding, and so is half of the rest, at random), "islands" (whole
-            tiles of 64 ids are valid or padding), "empty" (all are padding), "mixed" (the first query has no
-            id, the second only its first one, the third only its last one) or "repeats" (each id twice).
+            tiles of 64 ids are valid or padding), "upper" (as "islands", and the first half of each tile is
+            padding too), "empty" (all are padding), "mixed" (the first query has no id, the second only its
+            first one, the third only its last one) or "repeats" (each id twice).
     """
     device = generator.device
     ids = torch.stack(
@@ -80,9 +81,11 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
     elif pattern == "holes":
         ids[torch.rand(t, topk, generator=generator, dtype=torch.float32, device=device) < 0.5] = -1
         ids[:, : topk // 4] = -1
-    elif pattern == "islands":
+    elif pattern in ("islands", "upper"):
         tile = torch.arange(topk, device=device) // 64
         ids[(3 * tile + torch.arange(t, device=device)[:, None]) % 5 > 1] = -1
+        if pattern == "upper":
+            ids[:, torch.arange(topk, device=device) % 64 < 32] = -1
     elif pattern == "empty":
         ids.fill_(-1)
     elif pattern == "mixed":
