@@ -64,10 +64,10 @@ class Helper:
 def helpers(folder: Path) -> list[Helper]:
     """Every helper, with valid arguments; files go below `folder`."""
     import dsl_kernels
+    import ptx_emulator as emulator
     from dsl_kernels import (
         arch,
         dsa,
-        emulator,
         env,
         executors,
         expr,

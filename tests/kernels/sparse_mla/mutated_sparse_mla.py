@@ -12,7 +12,7 @@ from dsl_kernels.problems.base import Workload
 
 
 def _attention(
-    form: str, heads: int, *splits: int, topk: int = 448
+    form: str, heads: int, *splits: int, topk: int = 448, lengths: bool = True
 ) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
     """A tail leaves the last tiles without a valid id, holes the first. An unsplit call ends differently.
 
@@ -21,6 +21,8 @@ def _attention(
     Rows between pages of the first form belong to none.
 
     Three splits have unequal shares of 16 heads to merge.
+
+    One of the lengths is past the row of ids, one is negative, and one is between.
     """
 
     def ids(pattern: str, t: int) -> Workload:
@@ -32,9 +34,11 @@ def _attention(
             lse_scale=0.7, ids=pattern, **pages
         )  # fmt: skip
 
+    cut = workload(f"cut_{form}_h{heads}", form, t=3, heads=heads, topk=182, n=200, ids="holes", lengths=True)
     return (
         (ids("tail", 1), {"splits": splits[0]}),
         *((ids("holes", 3), {"splits": each}) for each in splits),
+        *(((cut, {"splits": splits[-1]}),) if lengths else ()),
     )
 
 
@@ -49,7 +53,7 @@ def _v4(
     if form == "v41":
         sizes["planar"] = True  # scales of a page together: where they begin depends on the page's size
     return (
-        *_attention(form, heads, *splits),
+        *_attention(form, heads, *splits, lengths=False),
         (
             workload(
                 f"lengths_{form}_h{heads}", form, t=4, ids="holes", lengths=True, empty_lse=math.inf,
@@ -76,12 +80,10 @@ def _one_empty(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]
     return ((row, {"splits": 1}),)
 
 
-# All valid ids of a tile are in its upper half, and one tile of a pair or none has any. Then lengths: one is
-# past the row of ids, one is negative, and one is between.
+# All valid ids of a tile are in its upper half, and one tile of a pair or none has any.
 def _upper_half(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
     upper = workload(f"upper_{form}_h{heads}", form, t=3, heads=heads, topk=448, n=700, ids="upper")
-    cut = workload(f"cut_{form}_h{heads}", form, t=3, heads=heads, topk=182, n=200, ids="holes", lengths=True)
-    return ((upper, {"splits": 1}), (cut, {"splits": 1}))
+    return ((upper, {"splits": 1}),)
 
 
 STRUCTURES = (
@@ -158,9 +160,6 @@ EXPLAINED: dict[str, str | Only] = {
         "where a block has all of its heads, a head is the sum of both"
     ),
     "left: accumulate": "the first product of a query adds to zeros",
-    "not (!= has_lengths 0)": (
-        "the lengths that stand for none are longer than any row of ids, and say the same"
-    ),
     "release q behind share_sums": "the queries' memory goes back a little later",
     "softmax: release s behind mask_half": "scores are in registers: their slot goes back a little later",
     "softmax: release s behind mask_rows": "scores are in registers: their slot goes back a little later",
