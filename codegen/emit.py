@@ -19,6 +19,7 @@ from typing import Any
 
 from dsl_kernels import env, programs
 from dsl_kernels.errors import CacheError, InvalidArgumentError
+from dsl_kernels.manifest import MANIFEST, text_of
 from dsl_kernels.runtime import storage
 from dsl_kernels.runtime.pool import usable_cores
 from dsl_kernels.tile.plan import barrier_plan
@@ -27,8 +28,6 @@ from .render import render
 from .sweep import ROOT, Filter, Instance
 
 GENERATED = ROOT / "generated"
-MANIFEST = "manifest.json"
-SCHEMA = 1
 # Starting a pool of processes takes as long as rendering this many modules.
 WORTH_A_POOL = 32
 # Marks a generated module as ours even if its run was killed before it wrote the manifest.
@@ -103,7 +102,7 @@ def _render_all(instances: Iterable[Instance], progress: Callable[[Instance], No
                 progress(instance)
             texts[relative_path(instance)] = text
             records.append(record)
-    texts[MANIFEST] = _manifest(records)
+    texts[MANIFEST] = text_of(records)
     return texts
 
 
@@ -163,7 +162,7 @@ def _apply(root: Path, texts: dict[str, str], result: Emission) -> None:
         if not (root / MANIFEST).exists():
             # Claim the folder first, so that a run killed later can be completed.
             storage.make_folder(root)
-            _write(root / MANIFEST, _manifest([]))
+            _write(root / MANIFEST, text_of([]))
         for relative in (name for name in result.written if name != MANIFEST):
             storage.make_folder((root / relative).parent)
             _write(root / relative, texts[relative])
@@ -237,8 +236,4 @@ def _confined(root: Path, file: str) -> bool:
 
 def _merged(outside: list[dict[str, Any]], fresh: str) -> str:
     new = json.loads(fresh)["variants"]
-    return _manifest(sorted([*outside, *new], key=lambda record: (record["arch"], record["id"])))
-
-
-def _manifest(records: list[dict[str, Any]]) -> str:
-    return json.dumps({"schema": SCHEMA, "variants": records}, indent=1, sort_keys=True) + "\n"
+    return text_of(sorted([*outside, *new], key=lambda record: (record["arch"], record["id"])))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from .errors import ArtifactError
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
+
+
+def text_of(records: Iterable[Mapping[str, Any]]) -> str:
+    """The manifest of these variants' records."""
+    return json.dumps({"schema": SCHEMA, "variants": list(records)}, indent=1, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True)

@@ -345,6 +345,24 @@ def _topk_transform_v2_paged(logits, lengths, topk, attn_metadata): ...
 def _topk_transform_v2_ragged(logits, lengths, topk, topk_indices_offset, row_starts): ...
 
 
+_FLASH_MLA = "sglang.kernels.ops.attention.flash_mla_interface"
+
+
+@of(_FLASH_MLA)
+def flash_mla_with_kvcache(  # noqa: F811
+    q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata, num_splits=None,
+    softmax_scale=None, causal=False, descale_q=None, descale_k=None, is_fp8_kvcache=False, indices=None,
+    attn_sink=None, extra_k_cache=None, extra_indices_in_kvcache=None, topk_length=None,
+    extra_topk_length=None, kv_format=None, *, use_legacy=True,
+): ...  # fmt: skip
+
+
+@of(_FLASH_MLA)
+def flash_mla_sparse_fwd(  # noqa: F811
+    q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk_length=None, *, use_legacy=True
+): ...
+
+
 @of("sglang.srt.layers.attention.dsa.utils")
 def resolve_fp8_paged_mqa_logits_fn(): ...
 

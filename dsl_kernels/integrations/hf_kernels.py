@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from .. import __version__, ops, variants
 from ..errors import InvalidArgumentError
-from ..manifest import MANIFEST, SCHEMA
+from ..manifest import MANIFEST, text_of
 
 NAME, VARIANT, BACKEND = "dsl-kernels", "torch-cuda", "cutedsl"
 # Major version of the exported functions; in the convention of `kernels`, 0 may still change.
@@ -154,7 +154,7 @@ def _generated() -> dict[str, str]:
             records.append(record)
     return {
         **texts,
-        f"generated/{MANIFEST}": json.dumps({"schema": SCHEMA, "variants": records}, indent=1) + "\n",
+        f"generated/{MANIFEST}": text_of(records),
     }
 
 

@@ -316,7 +316,8 @@ def write(
                 variant.id: _copy(variant, folders[variant.id], made / variant.id, files)
                 for variant in chosen
             }
-            storage.write_flushed(made / MANIFEST, _manifest_of(chosen).encode())
+            records = manifest.text_of(variant.record() for variant in chosen)
+            storage.write_flushed(made / MANIFEST, records.encode())
             content = {
                 "schema": SCHEMA,
                 "library": __version__,
@@ -390,12 +391,6 @@ def _copy(variant: Variant, source: Path, folder: Path, files: Sequence[str]) ->
     helpers = backends.get(variant.backend).sources(variant.path)
     library = {path.relative_to(_PACKAGE).as_posix(): sha256(path) for path in helpers}
     return Entry(variant.backend, variant.sha256, library, dict(artifact.toolchain), digests)
-
-
-def _manifest_of(chosen: Sequence[Variant]) -> str:
-    """Records of the chosen variants, in the format of generated/manifest.json."""
-    records = [variant.record() for variant in chosen]
-    return json.dumps({"schema": manifest.SCHEMA, "variants": records}, indent=1, sort_keys=True) + "\n"
 
 
 def _publish(made: Path, target: Path, aside: Path) -> None:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,7 +21,14 @@ import torch
 from dsl_kernels import problems
 from dsl_kernels.integrations import _seams, sglang
 from dsl_kernels.integrations import vllm as plugin
-from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_index_keys, pack_v4_pages, unpack_v4_pages
+from dsl_kernels.problems.layouts import (
+    pack_fp8_tokens,
+    pack_index_keys,
+    pack_v4_pages,
+    pack_v41_pages,
+    unpack_v4_pages,
+    unpack_v41_pages,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -510,6 +518,54 @@ def test_sglang_attends(hooks) -> None:
     backend.dsa_kv_cache_store_fp8 = False
     call = (queries(True), blocks("bf16")[1], 512, 0.06, heads, None, ids())
     assert hooks["_forward_flashmla_kv"](lambda *args: "theirs", backend, *call) == "theirs"
+
+
+def test_sglang_attends_in_deepseek_v4(hooks) -> None:
+    generator = torch.Generator().manual_seed(8)
+    rows = torch.randn(6, 64, 512, generator=generator)
+    q = torch.randn(T, 1, 64, 512, generator=generator).bfloat16()
+    chosen = torch.randint(0, 384, (T, 1, 64), generator=generator).int()
+    lengths, sink = torch.arange(T, dtype=torch.int32) * 13, torch.linspace(-1, 1, 64)
+    call = {
+        "q": q, "head_dim_v": 512, "block_table": None, "cache_seqlens": None, "softmax_scale": 0.05,
+        "tile_scheduler_metadata": None, "is_fp8_kvcache": True, "indices": chosen, "topk_length": lengths,
+        "attn_sink": sink, "extra_k_cache": None, "extra_indices_in_kvcache": None,
+        "extra_topk_length": None,
+    }  # fmt: skip
+    decode = hooks["flash_mla_with_kvcache"]
+    for pack, unpack, legacy in (
+        (pack_v4_pages, unpack_v4_pages, True),
+        (pack_v41_pages, unpack_v41_pages, False),
+    ):
+        cache = pack(rows)
+        out, lse = decode(refused, k_cache=cache, use_legacy=legacy, **call)
+        keys = unpack(cache).view(-1, 512)
+        for t in range(T):
+            own = keys[chosen[t, 0, : lengths[t]].long()].double()
+            if not len(own):
+                assert not out[t].any() and (lse[t] == math.inf).all()
+                continue
+            scores = 0.05 * (q[t, 0].double() @ own.T)
+            wanted = scores.softmax(1) @ own / (1 + torch.exp(sink - scores.logsumexp(1)))[:, None]
+            assert (out[t, 0].double() - wanted).norm() < 3e-3 * wanted.norm()
+    # Pages of V4.1 whose scales are together, formats by name, and rows of DeepSeek-V3.2 are SGLang's.
+    for changes in (
+        {"k_cache": pack_v41_pages(rows, planar=True), "use_legacy": True},
+        {"k_cache": pack_v4_pages(rows), "kv_format": "V4"},
+        {"k_cache": torch.zeros(6, 64, 1, 656, dtype=torch.uint8)},
+    ):
+        assert decode(lambda **kwargs: "theirs", **{**call, **changes}) == "theirs"
+    flat = torch.randn(384, 1, 512, generator=generator).bfloat16()
+    prompt = partial(
+        hooks["flash_mla_sparse_fwd"], refused, q=q[:, 0], kv=flat, indices=chosen, sm_scale=0.05, d_v=512,
+        attn_sink=sink, topk_length=lengths,
+    )  # fmt: skip
+    (out, most, lse), (_, _, natural) = prompt(), prompt(use_legacy=False)
+    assert most is None and torch.allclose(natural[1:], lse[1:] * math.log(2)) and (lse[0] == math.inf).all()
+    own = flat[chosen[1, 0, : lengths[1]].long(), 0].double()
+    scores = 0.05 * (q[1, 0].double() @ own.T)
+    wanted = scores.softmax(1) @ own / (1 + torch.exp(sink - scores.logsumexp(1)))[:, None]
+    assert (out[1].double() - wanted).norm() < 3e-3 * wanted.norm()
 
 
 def test_sglang_scores_and_selects(hooks) -> None:

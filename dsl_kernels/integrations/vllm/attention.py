@@ -72,16 +72,10 @@ class DslKernelsImpl(SparseMLACommonImpl[DslKernelsMetadata]):
         self.supports_quant_query_input = False
 
     def _forward_mqa_kernel(
-        self,
-        q: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
-        kv_cache: torch.Tensor,
-        topk_indices: torch.Tensor,
-        valid_counts: torch.Tensor,
-        *,
-        layer: Any,
-        block_size: int,
+        self, q: torch.Tensor | tuple[torch.Tensor, torch.Tensor], kv_cache: torch.Tensor,
+        topk_indices: torch.Tensor, valid_counts: torch.Tensor, *, layer: Any, block_size: int,
         is_decode: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
         q_nope, q_pe = q if isinstance(q, tuple) else (q, None)
         if self.pads_rope:
             q_pe = q_nope.new_zeros(*q_nope.shape[:2], ROPE_DIM)
@@ -143,17 +137,9 @@ class DslKernelsBackend(AttentionBackend):
 
     @classmethod
     def supports_combination(
-        cls,
-        head_size: int,
-        dtype: torch.dtype,
-        kv_cache_dtype: Any,
-        block_size: int | None,
-        use_mla: bool,
-        has_sink: bool,
-        use_sparse: bool,
-        use_mm_prefix: bool,
-        device_capability: Any,
-    ) -> str | None:
+        cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Any, block_size: int | None, use_mla: bool,
+        has_sink: bool, use_sparse: bool, use_mm_prefix: bool, device_capability: Any,
+    ) -> str | None:  # fmt: skip
         config = get_current_vllm_config_or_none()
         if config is None or config.model_config is None:
             return None

@@ -29,8 +29,7 @@ MODELS = {
 CHOICE = "_select_dsv4_attn_cls"
 # vLLM's kernel that norms and rotates queries writes these numbers of heads, the last ones as zeros.
 HEADS = (8, 16, 32, 64, 128)
-# Bytes of 584 and 528; "auto" is one of them.
-CACHES = ("auto", "fp8", "fp8_ds_mla")
+CACHES = ("auto", "fp8", "fp8_ds_mla")  # of bytes: 584 or 528 a token
 
 
 def seams(package: str) -> tuple[Seam, ...]:
