@@ -724,7 +724,7 @@ def attack() -> str:
 
 def vllm_engine() -> str:
     """What scripts/vllm_engine.py saw of both backends in vLLM."""
-    record = json.loads((ROOT / "docs" / "vllm_engine.json").read_text())
+    record = json.loads((ROOT / "docs" / "vllm_engine.json").read_text())["checked"]
     rows = [
         (
             row["cache"],
@@ -737,7 +737,7 @@ def vllm_engine() -> str:
             f"{row['apart']['mean']:.3f}, {row['apart']['most']:.2f}",
             *(f"{row['same_again'][who]} of {row['tokens']}" for who in ("ours", "theirs")),
         )
-        for row in record["checked"]
+        for row in record["rows"]
     ]
     columns = (
         "cache",

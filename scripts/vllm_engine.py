@@ -249,6 +249,11 @@ class Engine:
             raise RuntimeError(f"{self.log.name}:\n" + "\n".join(end))
         return json.loads(self.out.read_text())
 
+    def refused(self) -> list[str]:
+        """What the plugin logged that it leaves to vLLM."""
+        said = self.log.read_text(errors="replace").splitlines()
+        return [line for line in said if "dsl_kernels does not" in line or "dsl_kernels leaves" in line]
+
 
 def _same(a: Sequence[int], b: Sequence[int]) -> int:
     """How many tokens are the same from the first on."""
@@ -300,7 +305,8 @@ def checked_rows(work: Path) -> Iterator[dict[str, Any]]:
             started[heads, cache, backend] = Engine(model, backend, cache)
     for heads, cache in product(HEADS, CACHES):
         ours, theirs = (started[heads, cache, backend].finished() for backend in (OURS, THEIRS))
-        yield {"heads": heads, "cache": cache, **compared(heads, ours, theirs)}
+        refused = started[heads, cache, OURS].refused()
+        yield {"heads": heads, "cache": cache, **compared(heads, ours, theirs), "refused": refused}
 
 
 def timed_rows(work: Path) -> Iterator[dict[str, Any]]:
@@ -314,7 +320,8 @@ def timed_rows(work: Path) -> Iterator[dict[str, Any]]:
         }
         for batch in BATCHES:
             ms = {who: times[who][str(batch)] for who in times}
-            yield {"heads": HEADS_TIMED, "cache": cache, "batch": batch, **ms}
+            sizes = {"layers": LAYERS_TIMED, "heads": HEADS_TIMED, "cache": cache, "batch": batch}
+            yield {**sizes, "context": CONTEXT, **ms}
 
 
 def commit() -> str:
@@ -323,26 +330,30 @@ def commit() -> str:
     return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
 
 
+PARTS = {"checked": checked_rows, "timed": timed_rows}
+
+
 @app.command()
-def compare(out: Annotated[Path | None, typer.Option(help="Write the results here as JSON.")] = None) -> None:
-    """Check the engines of every number of heads, then time the steps."""
+def compare(
+    out: Annotated[Path | None, typer.Option(help="The results as JSON; parts that do not run stay.")] = None,
+    part: Annotated[str | None, typer.Option(help="checked or timed; by default both.")] = None,
+) -> None:
+    """Check engines of every number of heads and cache, and time the steps of a deep model."""
     from importlib.metadata import version
 
-    result: dict[str, Any] = {
+    where = {
         "gpu": torch.cuda.get_device_name(),
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "vllm": version("vllm"),
         "torch": torch.__version__,
-        "layers_timed": LAYERS_TIMED,
-        "context": CONTEXT,
-        "checked": [],
-        "timed": [],
     }
+    result: dict[str, Any] = json.loads(out.read_text()) if out is not None and out.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, rows in (("checked", checked_rows(Path(folder))), ("timed", timed_rows(Path(folder)))):
-            for row in rows:
-                result[name].append(row)
+        for name in [part] if part is not None else PARTS:
+            result[name] = {**where, "rows": []}
+            for row in PARTS[name](Path(folder)):
+                result[name]["rows"].append(row)
                 # What came is kept if a later engine fails.
                 if out is not None:
                     out.write_text(json.dumps(result, indent=1) + "\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -56,3 +58,16 @@ def test_the_same_tokens_count_from_the_first_on() -> None:
     assert row["error"]["ours"]["most"] == pytest.approx(max(off))
     assert row["error"]["ours"] == row["error"]["theirs"]
     assert not math.isnan(row["error"]["ours"]["mean"])
+
+
+def test_an_engine_says_what_failed_and_what_the_plugin_left_to_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script.subprocess, "Popen", lambda *_, **__: SimpleNamespace(wait=lambda: 0))
+    engine = script.Engine(tmp_path / "model", script.OURS, "bfloat16")
+    engine.log.write_text("INFO dsl_kernels scores and selects\nWARNING dsl_kernels does not serve scoring\n")
+    assert engine.refused() == ["WARNING dsl_kernels does not serve scoring"]
+    with pytest.raises(RuntimeError, match="model_bfloat16_DSLKERNELS_MLA_SPARSE.log:\nINFO"):
+        engine.finished()
+    engine.out.write_text("[1]")
+    assert engine.finished() == [1]
