@@ -104,12 +104,9 @@ def flash_mla_with_kvcache(
         "is_fp8_kvcache", is_fp8_kvcache, "True with indices", "False", "call flash_mla_sparse_fwd for bf16"
     )
     require(
-        "enable_batch_invariant",
-        not enable_batch_invariant,
-        "False",
-        "True",
+        "enable_batch_invariant", not enable_batch_invariant, "False", "True",
         "leave it out: how many CTAs share a query depends on the number of queries",
-    )
+    )  # fmt: skip
     row_format = PLANES.get(k_cache.shape[-1] if k_cache.dim() else 0)
     width = HEAD_DIM if row_format is None else LATENT_DIM
     _require_dims(q, f"[b, s_q, heads, {width}]", width, "head_dim_v", head_dim_v)
@@ -129,12 +126,9 @@ def flash_mla_with_kvcache(
             s_q == 1 or b == 1 or out.stride(0) == s_q * out.stride(1)
         )
         require(
-            "out",
-            fits,
-            f"{(b, s_q, heads, LATENT_DIM)}, its first two axes mergeable",
-            f"{tuple(out.shape)} with strides {out.stride()}",
-            "pass contiguous memory of that shape",
-        )
+            "out", fits, f"{(b, s_q, heads, LATENT_DIM)}, its first two axes mergeable",
+            f"{tuple(out.shape)} with strides {out.stride()}", "pass contiguous memory of that shape",
+        )  # fmt: skip
         written = out[0] if b == 1 else out[:, 0] if s_q == 1 else out.flatten(0, 1)
 
     def rows(ids: torch.Tensor | None) -> torch.Tensor | None:

@@ -62,7 +62,8 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
             "holes" (the first quarter is padding, and so is half of the rest, at random), "islands" (whole
             tiles of 64 ids are valid or padding), "upper" (as "islands", and the first half of each tile is
             padding too), "empty" (all are padding), "mixed" (the first query has no id, the second only its
-            first one, the third only its last one) or "repeats" (each id twice).
+            first one, the third only its last one),
+            "repeats" (each id twice) or "past" (as "holes", and padding is a number far past all tokens).
     """
     device = generator.device
     ids = torch.stack(
@@ -78,9 +79,10 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
         return ids.sort(dim=1).values
     if pattern == "tail":
         ids[:, topk // 2 + 5 :] = -1
-    elif pattern == "holes":
-        ids[torch.rand(t, topk, generator=generator, dtype=torch.float32, device=device) < 0.5] = -1
-        ids[:, : topk // 4] = -1
+    elif pattern in ("holes", "past"):
+        padding = -1 if pattern == "holes" else 1 << 28
+        ids[torch.rand(t, topk, generator=generator, dtype=torch.float32, device=device) < 0.5] = padding
+        ids[:, : topk // 4] = padding
     elif pattern in ("islands", "upper"):
         tile = torch.arange(topk, device=device) // 64
         ids[(3 * tile + torch.arange(t, device=device)[:, None]) % 5 > 1] = -1

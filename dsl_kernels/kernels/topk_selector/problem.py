@@ -217,7 +217,8 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
     cluster's sample of one word in 64;
     thinly_sampled_few: a few equal keys of that sample are the largest, with twice as many that it does not
     read;
-    masked: -inf after the first 3000 columns.
+    masked: -inf after the first 3000 columns;
+    far_below: most scores are below all numbers of fp16, in one bin.
     """
     x = torch.randn(rows, columns, generator=generator, dtype=torch.float32, device=generator.device)
     if kind == "tight":
@@ -263,6 +264,8 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
             few = looked_at & (lane % 17 == 0) | (inside == 40) & (lane % 9 == 0)
             return torch.where(few, -1.0, -9.1 + 2e-5 * x).to(x.dtype)
         return torch.where(looked_at, -1.0 - (x.abs() * 4).round() / 4, -9.1 + 2e-5 * x)
+    if kind == "far_below":
+        return torch.where(x > 0.8, x, -65536.0 * (1.05 + x.abs()))
     if kind == "masked":
         x[:, 3000:] = float("-inf")
     return x

@@ -68,6 +68,13 @@ ALONE_BLOCKS = workload(
     spare_pages=2,
     maxima=1,
 )
+# More rows than a warp has lanes, in lists of blocks or pages: the lanes read lengths again.
+_MANY_ROWS = {"lens": [*([40 + i] for i in range(32)), [300], [130], [77]], "pages": 60, "skip_below": 2}
+MANY_BLOCKS = workload(
+    "many_blocks", "decode_blocks", index_heads=40, index_dim=96, page_size=64, block_size=8, mx=1, maxima=1,
+    **_MANY_ROWS,
+)  # fmt: skip
+MANY_FOUR_BITS = workload("many_four_bits", "decode_mxfp4", heads=64, **_MANY_ROWS)
 # Keys of 4 bits: lists of pages that two rows share; then one row, distributed tile by tile.
 FOUR_BITS = workload(
     "distinct_four_bits",
@@ -132,13 +139,13 @@ STRUCTURES = (
               ((DECODE, FEW), (ALONE, FEW), *_many("decode", 64))),
     Structure("scoring of blocks, Hopper",
               "lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e0_blocks",
-              ((BLOCKS, FEW), (ALONE_BLOCKS, FEW))),
+              ((BLOCKS, FEW), (ALONE_BLOCKS, FEW), (MANY_BLOCKS, {"ctas": 4}))),
     Structure("scoring of blocks, Blackwell",
               "lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_blocks",
-              ((BLOCKS, FEW), (ALONE_BLOCKS, FEW))),
+              ((BLOCKS, FEW), (ALONE_BLOCKS, FEW), (MANY_BLOCKS, {"ctas": 4}))),
     Structure("scoring of 4 bits, Blackwell",
               "lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_mxfp4",
-              ((FOUR_BITS, FEW), (ALONE_FOUR_BITS, FEW))),
+              ((FOUR_BITS, FEW), (ALONE_FOUR_BITS, FEW), (MANY_FOUR_BITS, {"ctas": 4}))),
     Structure("scoring of 4 bits, steps",
               "lightning_indexer__cutedsl_sm100a__decode_h64_q16_t128_st8_c1_e0_mxfp4",
               _steps_of_four_bits(64, 15, 13)),
@@ -163,16 +170,9 @@ EXPLAINED: dict[str, str | Only] = {
     "release scores behind load_weights": "the weights do not come from what the release waits for",
     "release scores_0 behind weigh_one": HELD_LONGER,
     "release scores_1 behind weigh_one": HELD_LONGER,
-    "next_n and skip_below of find_share": Only(
-        "of at most 32 sequences, as here, the lanes have been given what each has to score",
-        {
-            "scoring of blocks, Hopper": (1,),
-            "scoring of blocks, Blackwell": (1,),
-            "scoring of 4 bits, Blackwell": (1,),
-        },
-    ),
     "seq and query of store_logits": Only(
-        "rows of one query lie alike along both axes of dense scores", {"scoring of blocks, Hopper": (1,)}
+        "rows of one query lie alike along both axes of dense scores, which all workloads have",
+        {"scoring of blocks, Hopper": (1,)},
     ),
     "mma: drop release query_factors": Only(
         "the scales of a prompt's queries fill each of the two slots once",

@@ -20,7 +20,7 @@ def _attention(
 
     Rows between pages of the first form belong to none.
 
-    Three splits have unequal shares of 16 heads to merge.
+    Three splits have unequal shares of 16 or 64 heads to merge.
 
     One of the lengths is past the row of ids, one is negative, and one is between.
     """
@@ -86,6 +86,12 @@ def _upper_half(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int
     return ((upper, {"splits": 1}),)
 
 
+# Padding past all tokens: what takes such an id for a token, even for a fetch, leaves the cache.
+def _past(form: str, heads: int, **sizes: int) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
+    past = workload(f"past_{form}_h{heads}", form, t=2, heads=heads, topk=300, n=400, ids="past", **sizes)
+    return ((past, {"splits": 1}),)
+
+
 STRUCTURES = (
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2",
               _attention("bf16", 8, 8, 2, topk=640)),
@@ -101,14 +107,15 @@ STRUCTURES = (
               "sparse_mla__cutedsl_sm90a__h8_v4_bt64_st2_cl2_sl2", _v4(8, 8, 2, topk=100)),
     Structure("attention exchanged of DeepSeek-V4, Hopper",
               "sparse_mla__cutedsl_sm90a__h128_v4_bt64_st2_cl1_hb64_ex2",
-              (*_v4(128, 3, 1), *_dealt("v4", 128))),
+              (*_v4(128, 3, 1), *_dealt("v4", 128), *_past("v4", 128, v4_extra_topk=250, page_size=50))),
     Structure("attention exchanged, Hopper", "sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2",
-              (*_attention("fp8", 128, 2, 1), *_dealt("fp8", 128), *_upper_half("fp8", 128))),
+              (*_attention("fp8", 128, 2, 1), *_dealt("fp8", 128), *_upper_half("fp8", 128),
+               *_past("fp8", 128))),
     Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async",
-              (*_attention("bf16", 16, 2, 1), *_dealt("bf16", 16))),
+              (*_attention("bf16", 16, 2, 3, 1), *_dealt("bf16", 16))),
     Structure("attention with heads on M, Blackwell",
               "sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_hb64_gather4",
-              (*_attention("bf16", 64, 2, 1), *_dealt("bf16", 64))),
+              (*_attention("bf16", 64, 2, 3, 1), *_dealt("bf16", 64))),
     Structure("attention of a pair of CTAs, Blackwell",
               "sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4",
               (*_attention("bf16", 128, 2, 1), *_dealt("bf16", 128), *_upper_half("bf16", 128))),
@@ -125,9 +132,13 @@ STRUCTURES = (
               (*_attention("fp8", 16, 3, 1), *_dealt("fp8", 16), *_one_empty("fp8", 16))),
 )  # fmt: skip
 
-FETCHED = "no bit depends on what the L2 holds"
+FETCHED = "no bit depends on what the L2 holds, and what is fetched is in the cache"
 SUMS_LATER = "the sums are committed after the last product of keys and values, and awaited before a CTA ends"
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
+MASKED = (
+    "the mask is arithmetic alone, and CuTe DSL's compiler moves it behind the wait that the release begins "
+    "with"
+)
 # Mutants that may survive, and why their kernel computes the same.
 EXPLAINED: dict[str, str | Only] = {
     "one more of turn": "a turn behind the last one finds no valid id, and a tile without one is skipped",
@@ -143,28 +154,26 @@ EXPLAINED: dict[str, str | Only] = {
     "gather_right: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "front: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "back: low and high of vote": "a gather asks only whether there is a valid id in either half",
-    "ids and n of fetch_half": FETCHED,
     **{
         f"{first} and {second} of fetch_v4_half": FETCHED
-        for first, second in itertools.pairwise(("ids", "cached", "page_inverse", "page_shift", "page_size"))
+        for first, second in itertools.pairwise(("page_inverse", "page_shift", "page_size"))
     },
     **{
         f"gather_{side}: not of_extra": Only(FETCHED, {"attention exchanged of DeepSeek-V4, Hopper": (3,)})
         for side in ("left", "right")
     },
-    "left: low and high of vote": OTHER_TILE,
-    "right: low and high of vote": OTHER_TILE,
+    "left: low and high of vote": Only(OTHER_TILE, {"attention wide, Hopper": (2, 4)}),
+    "right: low and high of vote": Only(OTHER_TILE, {"attention wide, Hopper": (1, 3)}),
     "left: release kv_right behind rescale_rows": "P, which is let go before, has waited for the product",
     "right: release kv_left behind rescale_rows": "P, which is let go before, has waited for the product",
-    "softmax: head0 and share of merge_heads": (
-        "where a block has all of its heads, a head is the sum of both"
+    "left: accumulate": Only(
+        "the first product of a query adds to zeros",
+        {"attention exchanged of DeepSeek-V4, Hopper": (2,), "attention exchanged, Hopper": (2,)},
     ),
-    "left: accumulate": "the first product of a query adds to zeros",
     "release q behind share_sums": "the queries' memory goes back a little later",
-    "softmax: release s behind mask_half": "scores are in registers: their slot goes back a little later",
-    "softmax: release s behind mask_rows": "scores are in registers: their slot goes back a little later",
-    "right: release far_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
-    "start: not (== splits 1)": "whole queries or shares of them: either way each unit is dealt once",
+    "softmax: release s behind mask_half": MASKED,
+    "softmax: release s behind mask_rows": MASKED,
+    "right: release far_left behind rescale_rows": ("P, which is let go before, has waited for the product"),
     "twice drain k": "the second time all slots are free already",
     "twice drain v": "the second time all slots are free already",
     "values: not (!= rank 0)": "values are gathered from the rows of both sides",
