@@ -325,7 +325,10 @@ def timed_rows(work: Path) -> Iterator[dict[str, Any]]:
 
 
 def commit() -> str:
-    """The checkout's commit, with a + where files were changed."""
+    """The checkout's commit, with a + where files were changed.
+
+    The laboratory, which can say it too, need not be installed beside vLLM.
+    """
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=12", "--dirty=+"]
     return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
 

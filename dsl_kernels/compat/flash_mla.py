@@ -5,8 +5,8 @@
 | `get_mla_metadata(...)` | an empty record: nothing is planned |
 | `flash_mla_with_kvcache`, sparse, 656-byte rows, `head_dim` 576 | served, any number of heads, no padding |
 | the same, DeepSeek-V4's 584-byte rows, `head_dim` 512, with or without `extra_k_cache` | served |
-| pages of any size, a whole number of rows apart | served in place |
 | the same, DeepSeek-V4.1's 528-byte rows, each token's scales after its values (since 2026-09-30) | served |
+| pages of any size, a whole number of rows apart | served in place |
 | `topk_length`, `attn_sink`, empty rows (out 0, lse +inf), lse in base e | as in FlashMLA |
 | `out` | written in place, with any strides of tokens and heads |
 | queries or ids whose first two axes cannot be merged in place | copied |
@@ -33,8 +33,8 @@ from ..problems.layouts import LATENT_DIM, ROPE_DIM, V4_TOKEN_BYTES, V41_TOKEN_B
 __all__ = ["FlashMLASchedMeta", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
 
 HEAD_DIM = LATENT_DIM + ROPE_DIM
-# Caches whose queries have 512 dims, by the bytes of a token.
-PLANES = {V4_TOKEN_BYTES: "v4", V41_TOKEN_BYTES: "v41"}
+# Formats whose queries have 512 dims, by the bytes of a token.
+ROW_FORMATS = {V4_TOKEN_BYTES: "v4", V41_TOKEN_BYTES: "v41"}
 
 
 @dataclass
@@ -107,7 +107,7 @@ def flash_mla_with_kvcache(
         "enable_batch_invariant", not enable_batch_invariant, "False", "True",
         "leave it out: how many CTAs share a query depends on the number of queries",
     )  # fmt: skip
-    row_format = PLANES.get(k_cache.shape[-1] if k_cache.dim() else 0)
+    row_format = ROW_FORMATS.get(k_cache.shape[-1] if k_cache.dim() else 0)
     width = HEAD_DIM if row_format is None else LATENT_DIM
     _require_dims(q, f"[b, s_q, heads, {width}]", width, "head_dim_v", head_dim_v)
     if row_format is None:

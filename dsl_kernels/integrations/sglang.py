@@ -79,9 +79,10 @@ def attend_v4(
     width = k_cache.shape[-1]
     served = width == V4_TOKEN_BYTES or (width == V41_TOKEN_BYTES and not use_legacy)
     others = [kwargs.pop(name, None) for name in ("kv_format", "descale_q", "descale_k")]
-    fits = served and all(other is None for other in others)
+    # By position, SGLang's arguments after `causal` are others than FlashMLA's.
+    fits = served and not args and all(other is None for other in others)
     require("k_cache", fits, "bytes of DeepSeek-V4, or of V4.1 token by token", f"{width} bytes", "none")
-    return flash_mla.flash_mla_with_kvcache(q, k_cache, *args, **kwargs)
+    return flash_mla.flash_mla_with_kvcache(q, k_cache, **kwargs)
 
 
 def attend_v4_prompt(

@@ -555,6 +555,7 @@ def test_sglang_attends_in_deepseek_v4(hooks) -> None:
         {"k_cache": torch.zeros(6, 64, 1, 656, dtype=torch.uint8)},
     ):
         assert decode(lambda **kwargs: "theirs", **{**call, **changes}) == "theirs"
+    assert decode(lambda *args: "theirs", q, pack_v4_pages(rows), None, None, 512) == "theirs"
     flat = torch.randn(384, 1, 512, generator=generator).bfloat16()
     prompt = partial(
         hooks["flash_mla_sparse_fwd"], refused, q=q[:, 0], kv=flat, indices=chosen, sm_scale=0.05, d_v=512,

@@ -136,7 +136,7 @@ FETCHED = "no bit depends on what the L2 holds, and what is fetched is in the ca
 SUMS_LATER = "the sums are committed after the last product of keys and values, and awaited before a CTA ends"
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 MASKED = (
-    "the mask is arithmetic alone, and CuTe DSL's compiler moves it behind the wait that the release begins "
+    "the mask is arithmetic alone, and CuTe DSL's compiler moves it after the wait that the release begins "
     "with"
 )
 # Mutants that may survive, and why their kernel computes the same.
@@ -173,7 +173,7 @@ EXPLAINED: dict[str, str | Only] = {
     "release q behind share_sums": "the queries' memory goes back a little later",
     "softmax: release s behind mask_half": MASKED,
     "softmax: release s behind mask_rows": MASKED,
-    "right: release far_left behind rescale_rows": ("P, which is let go before, has waited for the product"),
+    "right: release far_left behind rescale_rows": "P, which is let go before, has waited for the product",
     "twice drain k": "the second time all slots are free already",
     "twice drain v": "the second time all slots are free already",
     "values: not (!= rank 0)": "values are gathered from the rows of both sides",
