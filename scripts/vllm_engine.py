@@ -10,7 +10,8 @@ selection, and decode greedily. It reports
 - the error of these log probabilities against a float32 model over the same tokens, for contexts that the
   indexer selects whole (the float32 model attends to everything);
 - whether a second run of an engine gives the same bits;
-- the time of a decode step of a model with as many layers as DeepSeek-V3.2, at several batch sizes.
+- the time of a decode step of a model with as many layers as DeepSeek-V3.2, at several batch sizes;
+- what DeepSeek-V4's attention layer gives and takes in both (vllm_v4.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+import vllm_v4
 from rich.console import Console
 
 OURS, THEIRS = "DSLKERNELS_MLA_SPARSE", "FLASHMLA_SPARSE"
@@ -209,8 +211,8 @@ def engine(folder: Path, backend: str, cache: str, out: Path, timed: bool = Fals
         return time.perf_counter() - start
 
     if timed:
-        seconds(1, 4)
-        # What is left of the prompts is in both times.
+        # The prompts' prefill is in no time, and what is left of them is in both.
+        seconds(max(BATCHES), 4)
         few, many = STEPS
         result: Any = {
             str(batch): [1e3 * (seconds(batch, many) - seconds(batch, few)) / (many - few) for _ in range(3)]
@@ -333,15 +335,15 @@ def commit() -> str:
     return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
 
 
-PARTS = {"checked": checked_rows, "timed": timed_rows}
+PARTS = {"checked": checked_rows, "timed": timed_rows, "deepseek_v4": vllm_v4.layer_rows}
 
 
 @app.command()
 def compare(
     out: Annotated[Path | None, typer.Option(help="The results as JSON; parts that do not run stay.")] = None,
-    part: Annotated[str | None, typer.Option(help="checked or timed; by default both.")] = None,
+    part: Annotated[str | None, typer.Option(help="checked, timed or deepseek_v4; by default all.")] = None,
 ) -> None:
-    """Check engines of every number of heads and cache, and time the steps of a deep model."""
+    """Check engines of every number of heads and cache, time steps of a deep model, try V4's layer."""
     from importlib.metadata import version
 
     where = {

@@ -9,13 +9,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 import vllm_engine as script
+import vllm_v4
 
 HEADS = 2
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "DEVICE", "cpu")
+    for each in (script, vllm_v4):
+        monkeypatch.setattr(each, "DEVICE", "cpu")
     monkeypatch.setattr(script, "LAYERS", 1)
     monkeypatch.setattr(script, "LENGTHS", (3, 6))
 
@@ -72,3 +74,27 @@ def test_an_engine_says_what_failed_and_what_the_plugin_left_to_vllm(
         engine.finished()
     engine.out.write_text("[1]")
     assert engine.finished() == [1]
+
+
+def test_a_sink_takes_its_share_of_the_float64_attention_of_v4() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, keys, sink = (torch.randn(*n, generator=generator) for n in ((4, 512), (9, 512), (4,)))
+    scores = torch.cat([q @ keys.T / 512**0.5, sink[:, None]], 1).double()
+    wanted = scores.softmax(1)[:, :9] @ keys.double()
+    torch.testing.assert_close(vllm_v4.attended(q, keys, sink), wanted, rtol=1e-6, atol=1e-6)
+    assert not vllm_v4.attended(q, keys[:0], sink).any()
+
+
+def test_steps_of_v4_hold_the_rows_that_their_metadata_name() -> None:
+    prompt = vllm_v4.Prompt(600, 8)
+    # Token 599 sees 128 tokens and 150 groups; the first sees itself, in a page that the table names.
+    assert len(prompt.keys(599)) == 128 + 150 and len(prompt.keys(0)) == 1
+    page = prompt.read(prompt.window)[prompt.table[0, 0] * vllm_v4.PAGE]
+    assert torch.equal(prompt.keys(0)[0], page)
+    assert (prompt.picked[400, :100].sort().values == torch.arange(100)).all()
+    decode = vllm_v4.Decode(3, 8)
+    assert not len(decode.keys(0)) and len(decode.keys(2)) == sum(each[2] for each in decode.lengths)
+    out = torch.stack([vllm_v4.attended(decode.q[t], decode.keys(t), decode.sink) for t in range(3)])
+    assert decode.error(out) < 1e-12
+    out[0, 0, 0] = 0.5
+    assert decode.error(out) == pytest.approx(0.5)

@@ -1,0 +1,238 @@
+"""vLLM's attention layer of DeepSeek-V4 with our functions and with FlashMLA's: a part of vllm_engine.py.
+
+The layer is vLLM's class with caches and metadata of a step; the model around it does not run. A query
+of a decode step attends to random numbers of rows, at most 128 of the window and 512 compressed ones, and the
+first of several to none. A query of a prompt attends to both as vLLM gathers them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace as Namespace
+from typing import Any
+
+import torch
+
+DEVICE = "cuda"
+DIM, WINDOW, PICKED, PAGE, RATIO = 512, 128, 512, 64, 4
+SCALE = DIM**-0.5
+DECODE = ((1, 16), (16, 8), (64, 16), (64, 32), (64, 64), (16, 128))
+PROMPT = ((1000, 16), (4096, 16), (4096, 64), (4096, 128))
+"""Queries and heads of a rank."""
+ROUNDS, REPLAYS = 5, 20
+
+
+def attended(q: torch.Tensor, keys: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
+    """Float64 attention [heads, 512] of one query [heads, 512] to keys [rows, 512] with sinks [heads]."""
+    scores = SCALE * (q.double() @ keys.double().T)
+    share = 1 / (1 + torch.exp(sink.double() - scores.logsumexp(1)))
+    return scores.softmax(1) @ keys.double() * share[:, None] if len(keys) else q.double() * 0
+
+
+class Step:
+    """The caches and the metadata of one call of the layer; `keys(t)` are the rows of query t."""
+
+    def __init__(self, queries: int, heads: int) -> None:
+        self.generator = torch.Generator(DEVICE).manual_seed(queries + heads)
+        self.q = self.drawn(queries, heads, DIM).bfloat16()
+        self.sink = self.drawn(heads)
+
+    def drawn(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=self.generator, device=DEVICE)
+
+    def integers(self, end: int, *shape: int) -> torch.Tensor:
+        return torch.randint(end, shape, generator=self.generator, device=DEVICE, dtype=torch.int32)
+
+    def cache(self, pages: int, page: int) -> torch.Tensor:
+        """Random rows as vLLM stores them, [pages, page, bytes]."""
+        from dsl_kernels.problems.layouts import pack_v4_pages
+
+        return pack_v4_pages(self.drawn(pages, page, DIM).cpu()).to(DEVICE)[:, :, 0]
+
+    def read(self, cache: torch.Tensor) -> torch.Tensor:
+        """The rows of a cache as float, [pages * page, 512]."""
+        from dsl_kernels.problems.layouts import unpack_v4_pages
+
+        return unpack_v4_pages(cache.cpu()[:, :, None]).view(-1, DIM).to(DEVICE)
+
+    def layer(self, cls: Any, heads: int, ratio: int) -> Any:
+        """vLLM's layer without the weights around its attention."""
+        layer = object.__new__(cls)
+        torch.nn.Module.__init__(layer)
+        sink = torch.full((heads,), -torch.inf, device=DEVICE)
+        sink[: len(self.sink)] = self.sink
+        layer.attn_sink = torch.nn.Parameter(sink, requires_grad=False)
+        layer.compress_ratio, layer.scale, layer.window_size, layer.max_image_tokens = ratio, SCALE, WINDOW, 0
+        layer.swa_cache_layer = Namespace(kv_cache=self.window)
+        return layer
+
+    def error(self, out: torch.Tensor) -> float:
+        """The largest error of a row, as a part of its norm; of a row of no key, its largest value."""
+        errors = []
+        for t in torch.linspace(0, len(out) - 1, min(len(out), 64)).long().tolist():
+            wanted = attended(self.q[t], self.keys(t), self.sink)
+            errors.append((out[t].double() - wanted).norm() / (wanted.norm() or 1.0))
+        return float(torch.stack(errors).max())
+
+
+class Decode(Step):
+    def __init__(self, queries: int, heads: int) -> None:
+        super().__init__(queries, heads)
+        compressed = PAGE // 32
+        self.window, self.compressed = self.cache(4 * queries, PAGE), self.cache(64 * queries, compressed)
+        self.ids = self.integers(4 * queries * PAGE, queries, 1, WINDOW)
+        self.more = self.integers(64 * queries * compressed, queries, 1, PICKED)
+        self.lengths = self.integers(WINDOW + 1, queries), self.integers(PICKED + 1, queries)
+        if queries > 1:
+            for each in self.lengths:
+                each[0] = 0
+        self.rows = self.read(self.window), self.read(self.compressed)
+
+    def keys(self, t: int) -> torch.Tensor:
+        n, m = (each[t] for each in self.lengths)
+        return torch.cat([self.rows[0][self.ids[t, 0, :n].long()], self.rows[1][self.more[t, 0, :m].long()]])
+
+    def call(self, cls: Any, q: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
+        from vllm.v1.attention.ops.flashmla import get_mla_metadata
+
+        layer, n = self.layer(cls, q.shape[1], 128), len(q)
+        window = Namespace(
+            num_decodes=n,
+            num_decode_tokens=n,
+            is_valid_token=torch.ones(n, dtype=torch.bool, device=DEVICE),
+            decode_swa_indices=self.ids,
+            decode_swa_lens=self.lengths[0],
+            tile_sched_c128a=get_mla_metadata()[0],
+        )
+        picked = Namespace(
+            block_size=4 * PAGE,
+            c128a_global_decode_topk_indices=self.more,
+            c128a_decode_topk_lens=self.lengths[1],
+        )
+        return lambda: layer._forward_decode(q, self.compressed, window, picked, False, out)
+
+
+class Prompt(Step):
+    """One prompt from its first token on: query t attends to tokens t - 127 to t and to picked groups."""
+
+    def __init__(self, queries: int, heads: int) -> None:
+        super().__init__(queries, heads)
+        self.n, self.groups = queries, queries // RATIO
+        pages = -(-queries // PAGE)
+        self.window, self.compressed = self.cache(pages, PAGE), self.cache(pages, PAGE // RATIO)
+        self.table = torch.randperm(pages, generator=self.generator, device=DEVICE).int()[None]
+        ahead = self.drawn(queries, self.groups)
+        seen = (torch.arange(queries, device=DEVICE)[:, None] + 1) // RATIO
+        ahead.masked_fill_(torch.arange(self.groups, device=DEVICE) >= seen, -torch.inf)
+        self.picked = torch.full((queries, PICKED), -1, dtype=torch.int32, device=DEVICE)
+        few = min(PICKED, self.groups)
+        self.picked[:, :few] = ahead.topk(few).indices
+        self.rows = tuple(
+            self.read(cache).unflatten(0, (pages, -1))[self.table[0].long()].flatten(0, 1)
+            for cache in (self.window, self.compressed)
+        )
+
+    def keys(self, t: int) -> torch.Tensor:
+        picked = self.picked[t, : min(PICKED, (t + 1) // RATIO)].long()
+        return torch.cat([self.rows[0][max(0, t + 1 - WINDOW) : t + 1], self.rows[1][picked]])
+
+    def call(self, cls: Any, q: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
+        layer = self.layer(cls, q.shape[1], RATIO)
+        layer.topk_indices_buffer, layer.max_num_batched_tokens = self.picked, self.n
+        ends = torch.tensor([0, self.n], dtype=torch.int32)
+        length = torch.tensor([self.n], dtype=torch.int32, device=DEVICE)
+        plan = [(0, 1, self.groups, self.groups + self.n)]
+        window = Namespace(
+            num_prefill_tokens=self.n,
+            num_decodes=0,
+            num_decode_tokens=0,
+            prefill_seq_lens=length,
+            prefill_gather_lens=length,
+            query_start_loc_cpu=ends,
+            query_start_loc=ends.to(DEVICE),
+            get_prefill_chunk_plan=lambda **_: plan,
+            block_table=self.table,
+            block_size=PAGE,
+            prefill_left_visible=None,
+            prefill_right_visible=None,
+        )
+        picked = Namespace(block_table=self.table, block_size=PAGE)
+        positions = torch.arange(self.n, device=DEVICE)
+        return lambda: layer._forward_prefill(q, positions, self.compressed, self.window, out, picked, window)
+
+
+def captured(call: Callable[[], None]) -> Callable[[], float]:
+    """The call in a CUDA graph, after a first call outside; us of a replay."""
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def replayed() -> float:
+        start.record()
+        for _ in range(REPLAYS):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return 1e3 * start.elapsed_time(end) / REPLAYS
+
+    return replayed
+
+
+def chosen() -> dict[str, Any]:
+    """The class of the layer and FlashMLA's two functions in its module, ours and vLLM's."""
+    from vllm.model_executor.models.registry import ModelRegistry
+    from vllm.models.deepseek_v4.nvidia import flashmla, model
+    from vllm.plugins import load_general_plugins
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    load_general_plugins()
+    ModelRegistry.models["DeepseekV4ForCausalLM"].load_model_cls()
+    functions = "flash_mla_with_kvcache", "flash_mla_sparse_fwd"
+    theirs = {name: getattr(flashmla, name) for name in functions}
+    config = Namespace(
+        attention_config=Namespace(backend=AttentionBackendEnum["DSLKERNELS_MLA_SPARSE"]),
+        cache_config=Namespace(cache_dtype="fp8_ds_mla"),
+        parallel_config=Namespace(prefill_context_parallel_size=1),
+    )
+    ours = model._select_dsv4_attn_cls(config)
+    return {
+        "ours": (ours, {name: getattr(flashmla, name) for name in functions}),
+        "theirs": (flashmla.DeepseekV4FlashMLAAttention, theirs),
+    }
+
+
+@torch.inference_mode()
+def layer_rows(_: Path) -> Iterator[dict[str, Any]]:
+    """A row for each step: errors of both against float64, and us in turns, the median of the rounds."""
+    from vllm.models.deepseek_v4.nvidia import flashmla
+    from vllm.v1.worker.workspace import init_workspace_manager
+
+    init_workspace_manager(torch.device(DEVICE))
+    classes = chosen()
+    for kind, sizes in ((Decode, DECODE), (Prompt, PROMPT)):
+        for queries, heads in sizes:
+            step = kind(queries, heads)
+            outs, replays = {}, {}
+            for who, (cls, functions) in classes.items():
+                vars(flashmla).update(functions)
+                padded = cls.get_padded_num_q_heads(heads)
+                q = torch.zeros(queries, padded, DIM, dtype=torch.bfloat16, device=DEVICE)
+                q[:, :heads] = step.q
+                outs[who] = torch.full_like(q, torch.nan)
+                replays[who] = captured(step.call(cls, q, outs[who]))
+                outs[who].fill_(torch.nan)
+            times = {who: [] for who in replays}  # type: dict[str, list[float]]
+            for _round in range(ROUNDS):
+                for who, replayed in replays.items():
+                    times[who].append(replayed())
+            yield {
+                "step": kind.__name__.lower(),
+                "queries": queries,
+                "heads": heads,
+                "error": {who: step.error(out[:, :heads]) for who, out in outs.items()},
+                "us": {who: statistics.median(each) for who, each in times.items()},
+            }
