@@ -35,6 +35,7 @@ import draw_pipeline  # noqa: E402
 import ladder  # noqa: E402
 import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
+import vllm_record  # noqa: E402
 import walkthrough  # noqa: E402
 from case_pages import table  # noqa: E402
 
@@ -722,37 +723,6 @@ def attack() -> str:
     return table(columns, rows)
 
 
-def vllm_engine() -> str:
-    """What scripts/vllm_engine.py saw of both backends in vLLM."""
-    record = json.loads((ROOT / "docs" / "vllm_engine.json").read_text())["checked"]
-    rows = [
-        (
-            row["cache"],
-            row["heads"],
-            f"{row['same']} of {row['tokens']}",
-            *(
-                f"{row['error'][who]['mean']:.3f}, {row['error'][who]['most']:.2f}"
-                for who in ("ours", "theirs")
-            ),
-            f"{row['apart']['mean']:.3f}, {row['apart']['most']:.2f}",
-            *(f"{row['same_again'][who]} of {row['tokens']}" for who in ("ours", "theirs")),
-        )
-        for row in record["rows"]
-    ]
-    columns = (
-        "cache",
-        "heads",
-        "same tokens",
-        "error, ours",
-        "error, FlashMLA's",
-        "between the two",
-        "the same again, ours",
-        "the same again, FlashMLA's",
-    )
-    where = f"{record['gpu']}, {record['date']}, vLLM {record['vllm']}, torch {record['torch']}"
-    return f"{where}, commit {record['commit']} (+: with changed files).\n\n{table(columns, rows)}"
-
-
 def predicted_exchanges() -> str:
     """What the rule of `dsa.exchanges` predicts for both exchanges of a step with topk 2048 and 16 heads."""
     from dsl_kernels.dsa import exchanges
@@ -839,7 +809,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "plan": plan,
     "gpus": gpus,
     "attack": attack,
-    "vllm_engine": vllm_engine,
+    "vllm_engine": vllm_record.checked,
+    "vllm_engine_timed": vllm_record.timed,
+    "vllm_v4": vllm_record.deepseek_v4,
     "mutants": mutants,
     "beside_peers": beside_peers,
     "results_list": results_list,
