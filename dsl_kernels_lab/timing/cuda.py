@@ -1,4 +1,4 @@
-"""Launchable kernels of a CUDA C++ file, which NVRTC compiles for the current GPU; for torch's context."""
+"""Launchable kernels of CUDA C++, which NVRTC compiles for the current GPU, or PTX; for torch's context."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ SHARED_LIMIT = 200 << 10
 
 
 class Module:
-    """The `extern "C"` kernels of a file, on one GPU.
+    """The `extern "C"` kernels of a file, or those of a PTX text, on one GPU.
 
     Raises:
         ToolchainError: NVRTC is missing or refuses the file; the error quotes its log.
         LaunchError: the driver refuses the code.
     """
 
-    def __init__(self, source: Path, defines: Mapping[str, int] | None = None, device: int = 0) -> None:
+    def __init__(self, source: Path | str, defines: Mapping[str, int] | None = None, device: int = 0) -> None:
         import torch
 
         properties = torch.cuda.get_device_properties(device)
         self.device = device
         self.sms: int = properties.multi_processor_count
         arch = f"sm_{properties.major}{properties.minor}a"
-        code = cubin(source, arch, tuple(sorted((defines or {}).items())))
-        self._library = check(_driver().cuLibraryLoadData(code, None, None, 0, None, None, 0), source.name)
+        if isinstance(source, str):
+            code, title = source.encode(), "PTX"
+        else:
+            code, title = cubin(source, arch, tuple(sorted((defines or {}).items()))), source.name
+        self._library = check(_driver().cuLibraryLoadData(code, None, None, 0, None, None, 0), title)
         self._functions: dict[str, Any] = {}
 
     def function(self, name: str) -> Any:
