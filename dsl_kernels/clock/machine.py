@@ -17,6 +17,8 @@ SCHEDULERS = 4
 
 # The most issue slots that a task takes of its schedulers in a row.
 QUANTUM = 64
+LEAST = 0.03
+"""The rate of requests beside products whose operands take the whole port (docs/log/clock_shared.md)."""
 
 
 class Cause(NamedTuple):
@@ -66,6 +68,48 @@ class Unit:
         self.busy += clocks
         if self.served is not None and clocks:
             self.served.append((begun, self.free))
+        return self.free
+
+
+@dataclass
+class Port(Unit):
+    """The port of shared memory. Operands of products pass first; requests of warps have what these leave.
+
+    Attributes:
+        products: begin, end and share of the port of each product to come.
+    """
+
+    products: list[tuple[float, float, float]] = field(default_factory=list)
+
+    def reads(self, begin: float, end: float, clocks: float) -> None:
+        """A product that runs from `begin` to `end` reads operands for `clocks`."""
+        share = min(1.0, clocks / (end - begin))
+        # Requests that came before had the port alone.
+        if (late := self.free - begin) > 0:
+            rate = max(LEAST, 1.0 - share)
+            self.free = begin + min(late / rate, late + (1.0 - rate) * (end - begin))
+        self.busy += clocks
+        self.products.append((begin, end, share))
+
+    def requested(self, now: float, clocks: float, most: float = 1.0) -> float:
+        """Serve a request, at most at a rate of `most` beside products; gives the time when it is done."""
+        if not clocks:
+            return now
+        at, left, done = max(self.free, now), clocks, 0
+        for begin, end, share in self.products:
+            alone = min(left, max(0.0, begin - at))
+            at, left = at + alone, left - alone
+            if left <= 0 or at < begin:
+                break
+            rate = max(LEAST, min(most, 1.0 - share))
+            beside = min(left / rate, max(0.0, end - at))
+            at, left = at + beside, left - beside * rate
+            done += end <= at
+        del self.products[:done]
+        self.busy += clocks
+        self.free = at + left
+        if self.served is not None:
+            self.served.append((max(now, self.free - clocks), self.free))
         return self.free
 
 
@@ -127,7 +171,8 @@ class Machine:
 
     def __init__(self, kept: bool = False) -> None:
         self.kept = kept
-        self.units: dict[str, Unit] = {}
+        self.port = Port("shared memory", served=[] if kept else None)
+        self.units: dict[str, Unit] = {self.port.name: self.port}
         self.issue = [Unit(f"issue {i}") for i in range(SCHEDULERS)]
         self.now = 0.0
         self._ready: list[tuple[float, int, Task]] = []
@@ -138,6 +183,12 @@ class Machine:
         if name not in self.units:
             self.units[name] = Unit(name, served=[] if self.kept else None)
         return self.units[name]
+
+    def multiply(self, now: float, clocks: float, operands: float) -> float:
+        """Serve a product, whose operands take the port so many clocks; gives the time when it is done."""
+        done = self.unit("tensor cores").serve(now, clocks)
+        self.port.reads(done - clocks, done, operands)
+        return done
 
     def add(self, task: Task, at: float) -> None:
         """Start a task at a time."""

@@ -28,6 +28,10 @@ Steps = Generator[float | Signal, None, None]
 
 MOST_TURNS = 1 << 20
 """The most iterations of a loop; a loop that does not end is given up after them."""
+STORED_BYTES, MOST_SHARED, LINE = 32.0, 0.4, 2.2
+"""Bytes a clock that threads of an SM store to global memory; the most that accesses of shared memory have of
+its port beside products; clocks of the load-store unit for a line that goes to registers: measured
+(docs/log/clock_shared.md, docs/log/clock_port.md)."""
 OF_WAIT, OF_ARRIVAL = 8, 5
 """Instructions of a wait for a barrier that is complete (with its address and parity), and of an arrival
 (with its election): SASS of the committed variants."""
@@ -119,6 +123,8 @@ class Walker:
         self._copied, self._multiplied = 0.0, 0.0
         # Registers that loads in flight fill -> the time when they arrive.
         self._coming: dict[Register, float] = {}
+        # Numbers that loads in flight give -> likewise.
+        self._late: dict[str, float] = {}
         # The time when this role issued its last copy and its last product.
         self._asked_at = {"copies": 0.0, "tensor cores": 0.0}
         # (ring, use) -> the time when its bulk copies complete, and the last one's cause.
@@ -179,7 +185,8 @@ class Walker:
         mufu = work.mufu / pieces * 32 * SCHEDULERS / self.rates.mufu * self.deep
         alu = work.alu / pieces * 32 * SCHEDULERS / self.rates.alu * self.deep
         tensor = work.tensor / pieces / self.rates.tensor_columns * self.deep
-        shared = work.shared / pieces * self.warps * 128 / self.rates.shared_bytes
+        port = self.warps * 128 / self.rates.shared_bytes / pieces
+        shared, lines = work.shared * port, work.lines * port
         for _ in range(pieces):
             now = self.task.now
             ends = {"issue": now}
@@ -191,8 +198,13 @@ class Walker:
                     if clocks:
                         served = self.machine.unit(f"{unit} {scheduler}").serve(begun, clocks)
                         ends[unit] = max(ends.get(unit, now), served)
-            if shared:
-                ends["shared memory"] = self.machine.unit("shared memory").serve(now, shared)
+            if shared or lines:
+                ends["load-store unit"] = self.machine.unit("load-store unit").serve(
+                    now, shared + LINE * lines
+                )
+                # Copies to shared memory do not wait for operands.
+                own = 0.0 if work.copied else self.machine.port.requested(now, shared, MOST_SHARED)
+                ends["shared memory"] = max(own, self.machine.port.requested(now, lines))
             last = max(ends, key=ends.__getitem__)
             yield self._until(ends[last], last)
 
@@ -266,6 +278,9 @@ class Walker:
         for position, value in zip(s.leaf.results, results, strict=True):
             self.scope[s.arguments[position].args[0]] = value
         ready = max(map(self._ready, self._registers(s, work.reads)), default=0.0) if self._coming else 0.0
+        if self._late:
+            given = (a.args[0] for a in s.arguments if isinstance(a, Expr) and a.op == "name")
+            ready = max(ready, max((self._late.get(name, 0.0) for name in given), default=0.0))
         if ready > self.task.now:
             yield self._until(ready, "memory")
         asked = self.task.now
@@ -281,9 +296,17 @@ class Walker:
         elif comes:
             yield self._until(comes, "memory")
         elif work.fetches:
-            yield self._until(self.task.now + self.rates.l2_latency * work.fetches, "memory")
+            # Loads of some warps pass while those of others are on their way.
+            passed = LINE * work.lines * self.warps * 128 / self.rates.shared_bytes
+            rest = max(0.0, self.rates.l2_latency * work.fetches - passed)
+            yield self._until(self.task.now + rest, "memory")
         if stored:
             self._memory(stored, self.task.now)
+            taken = self.machine.unit("stores").serve(self.task.now, stored / STORED_BYTES)
+            yield self._until(taken, "stores")
+        if work.late:
+            comes = self.task.now + self.sm.share.latency
+            self._late |= {s.arguments[position].args[0]: comes for position in s.leaf.results}
 
     @staticmethod
     def _registers(s: t.Call, registers: Iterable[Register]) -> Iterator[Register]:
@@ -339,13 +362,15 @@ class Walker:
         for product in s.products:
             count, clocks, shared = self._product(product.mma)
             instructions += count
-            done = self.machine.unit("tensor cores").serve(self.task.now, clocks)
-            self.machine.unit("shared memory").serve(self.task.now, shared / 2)
+            if product.mma.unit == "wgmma":
+                done = self.machine.multiply(self.task.now, clocks, shared)
+            else:
+                done = self.machine.unit("tensor cores").serve(self.task.now, clocks)
+                self.machine.port.serve(self.task.now, shared / 2)
         self._multiplied = max(self._multiplied, done + self.rates.tensor_latency)
         self._asked_at["tensor cores"] = self.task.now
         self._groups.append(self._multiplied)
-        warpgroups = max(1, self.role.warps // 4)
-        each = self.rates.tensor_issue * instructions / warpgroups
+        each = self.rates.tensor_issue * instructions / max(1, self.role.warps // 4)
         # Most instructions that issue a tcgen05 product work on uniform registers, back to back.
         yield from self.issue(
             Work(slots=8 + each, dense=each if s.products[0].mma.unit == "tcgen05" else 0.0)
@@ -357,7 +382,7 @@ class Walker:
         """A copy to tensor memory occupies the tensor cores for as long as its read of shared memory."""
         taken = bytes_of(self.schedule, s.source)
         clocks = taken / self.rates.shared_bytes
-        self.machine.unit("shared memory").serve(self.task.now, clocks)
+        self.machine.port.serve(self.task.now, clocks)
         done = self.machine.unit("tensor cores").serve(self.task.now, clocks)
         self._multiplied = max(self._multiplied, done + self.rates.tensor_latency)
         self._groups.append(self._multiplied)

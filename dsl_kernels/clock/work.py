@@ -40,7 +40,9 @@ class Work:
         tensor: 32-bit columns between the registers of a warp and tensor memory.
         chain: clocks of latency that nothing else of the warp hides.
         fetches: how often it waits for global memory.
+        lines: lines of 128 bytes of which its loads from global memory to registers read a part.
         copied: whether its loads go directly to shared memory (cp.async).
+        late: whether its results are numbers that loads in flight give.
         reads: registers of the caller (named by the leaf's parameters) whose values before the call the leaf
             reads.
         comes: registers of the caller that loads from global memory still fill after the call; their next use
@@ -55,17 +57,19 @@ class Work:
     tensor: float = 0.0
     chain: float = 0.0
     fetches: float = 0.0
+    lines: float = 0.0
     copied: bool = False
+    late: bool = False
     reads: frozenset[Register] = frozenset()
     comes: frozenset[Register] = frozenset()
 
     def add(self, other: Work, times: float = 1.0) -> None:
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
-        self.copied = self.copied or other.copied
+        self.copied, self.late = self.copied or other.copied, self.late or other.late
 
 
-_NUMBERS = tuple(each.name for each in fields(Work) if each.name not in ("copied", "reads", "comes"))
+_NUMBERS = tuple(each.name for each in fields(Work) if each.name not in ("copied", "late", "reads", "comes"))
 
 
 # Latencies in clocks that a warp's next instruction usually waits for. benchmarks/clock_rates.py measured 24
@@ -216,6 +220,7 @@ class _Walk:
             self.work.slots += 2
             if loads:
                 self.fetched = True
+                self.work.lines += width / 4
 
     def _registers(self, array: Array, first: Any, count: int = 1) -> Iterator[Register]:
         """The caller's registers that an access touches."""
@@ -269,6 +274,7 @@ class _Walk:
             self.work.add(Work(slots, slots if name in _DENSE else 0.0, _ALU.get(name, 0.0), mufu, shared))
             self.waits[name] = max(self.waits.get(name, 0.0), chain)
             self.work.copied = self.work.copied or name in _COPIES
+            self.work.late = self.work.late or name == "load_or"
         else:
             self.work.slots += 2 + registers
 
@@ -280,9 +286,9 @@ class _Walk:
         self.work.slots += 3
         places = [arg for arg in arguments if isinstance(arg, Expr) and arg.op in ("element", "group")]
         shared = any(arg.args[0].space == "shared" for arg in places)
-        values, first, *rest = arguments
+        held, first, *rest = arguments
         count = rest[0] if name.startswith("load") and isinstance(rest[0], int) else 4
-        own = set(self._registers(values, first, count)) if isinstance(values, Array) else set()
+        own = set(self._registers(held, first, count)) if isinstance(held, Array) else set()
         if name.startswith("store"):
             self._reads(own)
         if shared:
@@ -291,6 +297,8 @@ class _Walk:
         elif name in _FETCHES:
             self.comes |= own
             self.fetched = self.fetched or not own
+            # Eight lanes or fewer read neighbours: rows by number.
+            self.work.lines += 2.0 * count
 
     # ------------------------------------------------------------------ statements
 

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from dsl_kernels import clock, programs, registry, variants
 from dsl_kernels.arch import GPUS, get_arch
 from dsl_kernels.cli import app
-from dsl_kernels.clock import interval, rates, sm
+from dsl_kernels.clock import interval, rates, sm, walk
+from dsl_kernels.clock.machine import LEAST, Port
 from dsl_kernels.clock.path import critical
 from dsl_kernels.clock.work import work_of
 from dsl_kernels.errors import InvalidArgumentError, ScheduleError
@@ -135,6 +136,31 @@ def test_a_copy_takes_what_its_dsl_makes_of_it(monkeypatch):
     slow = clock.predict(call_of(hopper, max_pages=512), hopper)
     monkeypatch.undo()
     assert slow == clock.predict(call_of(hopper, max_pages=512), hopper)
+
+
+def test_operands_pass_the_port_before_requests():
+    port = Port("port")
+    port.reads(0, 100, 50)
+    # Half of the port is left until 100, all of it after.
+    assert port.requested(0, 40) == 80 and port.requested(80, 20) == 110
+    port.reads(200, 300, 50)
+    assert port.requested(200, 10, most=0.25) == 240
+    whole = Port("port")
+    whole.reads(0, 100, 100)
+    assert whole.requested(0, 5) == pytest.approx(105 - 100 * LEAST)
+    # A product delays what came before it and is not served yet.
+    late = Port("port")
+    assert late.requested(0, 60) == 60
+    late.reads(20, 60, 20)
+    assert late.free == 80
+
+
+def test_stores_hold_the_warps_that_write_a_part_of_the_output(monkeypatch):
+    variant = variants.get("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64")
+    call = call_of(variant, t=8, topk=2048)
+    held = clock.predict(call, variant).clocks
+    monkeypatch.setattr(walk, "STORED_BYTES", 1e9)
+    assert clock.predict(call, variant).clocks < 0.9 * held
 
 
 def test_a_single_buffer_of_keys_shows():
