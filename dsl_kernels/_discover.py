@@ -51,8 +51,10 @@ class _Later:
 
     def _module(self) -> Any:
         module = importlib.import_module(self._name)
-        for key in [key for key, value in self._into.items() if value is self]:
-            self._into[key] = module
+        ours = [each for key, each in list(sys.modules.items()) if key.startswith(f"{__package__}.") and each]
+        for names in (self._into, *map(vars, ours)):
+            for key in [key for key, value in list(names.items()) if value is self]:
+                names[key] = module
         return module
 
     def __getattr__(self, name: str) -> Any:
@@ -69,8 +71,9 @@ def later(name: str, into: dict[str, Any]) -> Any:
     """A stand-in that imports a module at its first use, as torch takes seconds to import.
 
     Args:
-        into: the globals of the caller, in which the module then replaces the stand-in. For type checkers the
-            caller imports the module under TYPE_CHECKING.
+        into: the globals of the caller, in which the module then replaces the stand-in, as in the globals of
+            this package's modules that import it from there. For type checkers the caller imports the module
+            under TYPE_CHECKING.
     """
     return _Later(name, into)
 

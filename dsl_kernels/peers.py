@@ -8,15 +8,9 @@ rank r is `buffer_ptrs[r] - buffer_ptrs[rank]` bytes away.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
-from ._discover import later
+from ._torch import torch
 from .errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 ALIGNMENT = 16
 """Bytes that every distance is a multiple of: vector loads fit peers' tensors where they fit this rank's."""

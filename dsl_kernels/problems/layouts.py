@@ -13,16 +13,9 @@ A
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .._discover import later
+from .._torch import torch
 from ..arguments import checked, require_range
 from ..errors import ArgumentTypeError, InvalidArgumentError
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 INDEX_DIM = 128
 LATENT_DIM = 512

@@ -6,18 +6,11 @@ then their scales.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .._discover import later
+from .._torch import torch
 from ..arguments import checked
 from ..dtypes import e2m1_of, e2m1_pairs
 from ..errors import InvalidArgumentError
 from .layouts import _FLOATS, INDEX_DIM, _require
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 E2M1_MAX = 6.0
 MXFP4_GROUP = 32

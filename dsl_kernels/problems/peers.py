@@ -6,16 +6,11 @@ A kernel reads a peer's memory at a distance from its own rank's (`dsl_kernels.p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .._discover import later
+from .._torch import torch
 from ..peers import ALIGNMENT, views
 from .base import OperandSpec, Values
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 PEER_DISTANCES = "peer_distances"
 """The name of the operand with the distances."""

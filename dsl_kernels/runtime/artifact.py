@@ -31,6 +31,7 @@ from dsl_kernels.errors import ArtifactError
 from dsl_kernels.expr import names_in
 
 from .storage import read_file
+from .toolkit import AssemblerReport
 
 SCHEMA = 1
 META = "meta.json"
@@ -68,18 +69,12 @@ class Param:
 
 
 @dataclass(frozen=True)
-class Resources:
+class Resources(AssemblerReport):
     """What one CTA or thread holds, as the assembler reports it.
 
     `registers`, `barriers` and `tmem_columns` are counts, the rest is bytes.
     """
 
-    registers: int
-    spill_stores: int
-    spill_loads: int
-    stack: int
-    barriers: int
-    static_smem: int
     dynamic_smem: int
     tmem_columns: int
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .._discover import later
+from .._torch import torch
 from ..errors import ScheduleError
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 
 @dataclass(frozen=True)

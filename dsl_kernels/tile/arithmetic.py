@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .._discover import later
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
+from .._torch import torch
 
 
 def signed(words: Any) -> Any:

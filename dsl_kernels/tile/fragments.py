@@ -7,15 +7,7 @@ is replicated in every thread that holds an element of that row (column).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .._discover import later
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
-
+from .._torch import torch
 
 WARPGROUP = 128
 

@@ -16,19 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .._discover import later
+from .._torch import torch
 from ..device.torch import probes as leaf
 from ..errors import DeclarationError
 from ..problems.base import OperandSpec
 from . import text as t
 from .lang import COARSE, SUMS, TRACE, Role, Schedule, Size
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 WORKSPACE = OperandSpec(
     "probe", ("probe_words",), "int32", "workspace", doc="what probes count, for each warp", align=8

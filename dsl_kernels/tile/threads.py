@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .._discover import later
+from .._torch import torch
 from ..errors import DeclarationError, ScheduleError
 from . import text as t
 from .addresses import Peered, PeerPlace, Place, elements
@@ -34,11 +34,6 @@ from .leaf_text import (
 )
 from .text import Expr, Value
 from .worked_out import Meaning, Spelling
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 
 def _begin(name: str) -> str:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .._discover import later
+from .._torch import torch
 from .arithmetic import IN_RANGE, OPERATORS, signed
 from .expressions import EVALUATE, Expr
 from .leaf_text import Array, Function
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 Meaning = Callable[[Any], Any]
 WORDS = ("int32", "uint32")

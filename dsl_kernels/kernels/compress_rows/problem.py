@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...arguments import INT32_MAX
 from ...problems.base import WIDE, Comparison, OperandSpec, Problem, Values, Workload
 from ...problems.layouts import (
@@ -27,11 +27,6 @@ from ...problems.layouts import (
     pack_index_keys,
     pack_v4_pages,
 )
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 DIMS = (LATENT_DIM, INDEX_DIM)
 """Channels per row: of attention's cache, and of the indexer's cache."""

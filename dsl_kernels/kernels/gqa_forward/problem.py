@@ -10,15 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...problems.base import Comparison, OperandSpec, Problem, Workload, axis_strides
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 # Limits of the relative error of `out`. The kernels round the weights before the second product, and the

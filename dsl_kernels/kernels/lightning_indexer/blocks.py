@@ -11,16 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...problems.base import OperandSpec, Values
 from ...problems.layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 PAGE = 64
 BLOCK = 8

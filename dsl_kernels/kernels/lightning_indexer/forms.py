@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...arguments import INT32_MAX
 from ...dtypes import DTYPES
 from ...problems.base import OperandSpec, Values, axis_strides
@@ -15,11 +15,6 @@ from ...problems.layouts import INDEX_DIM
 from . import blocks, mxfp4
 from .blocks import PAGE as PAGE
 from .blocks import wrong_lengths, wrong_units
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)
 # The forms "any" take pages of a multiple of GRAIN tokens, keys of a multiple of GRAIN dims, and at most

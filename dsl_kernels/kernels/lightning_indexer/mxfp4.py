@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...problems.base import OperandSpec, Values, axis_strides
 from ...problems.layouts import INDEX_DIM
 from ...problems.mxfp4 import MXFP4_GROUP, mxfp4_of, pack_mxfp4_index_keys, quantise_mxfp4
 from .blocks import PAGE, changed, drawn_table, wrong_units
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 KEY_BYTES, SCALE_BYTES = INDEX_DIM // 2, INDEX_DIM // MXFP4_GROUP
 TOKEN_BYTES = KEY_BYTES + SCALE_BYTES

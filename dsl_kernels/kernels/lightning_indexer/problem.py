@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...arguments import require_dense
 from ...dtypes import DTYPES
 from ...errors import ArgumentTypeError, InvalidArgumentError
@@ -25,11 +25,6 @@ from ...problems.base import ROW_GRIDS, WIDE_SCORES, Comparison, PointName, Prob
 from ...problems.layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 from . import blocks, mxfp4
 from .forms import FORMS, GRAIN, MOST_HEADS, PAGE, PAGE_BYTES, SCORES, form_of, parts_of
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 __all__ = [
     "BLOCK",

@@ -10,17 +10,12 @@ in the memory of its rank: then the operands are this rank's list and the distan
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...arguments import INT32_MAX
 from ...problems.base import Comparison, OperandSpec, Problem, Values, Workload
 from ...problems.peers import DISTANCES, PEER_DISTANCES, dealt, gathered
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 MOST_INTERLEAVE = 1 << 24
 # Entries per row that a kernel reads from the memory of all ranks: 2048 of each of eight. Their tokens fill

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...problems.base import Comparison, OperandSpec, Problem, Workload, axis_strides
 from ...problems.layouts import LATENT_DIM
 from ...problems.peers import DISTANCES, PEER_DISTANCES, dealt, gathered
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 # Half a unit in the last place of bf16, with room for the approximate exponentials of the weights.
 ROUNDING = 2.0**-8 * 1.01

@@ -11,15 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...problems.base import Comparison, OperandSpec, Problem, Values, Workload
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 
 def _not_ascending(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:

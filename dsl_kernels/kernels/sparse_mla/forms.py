@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...arguments import INT32_MAX, require_dense
 from ...errors import ArgumentTypeError, InvalidArgumentError
 from ...problems.base import OperandSpec, Values, axis_strides
@@ -20,11 +20,6 @@ from ...problems.layouts import (
     V41_SCALE_BYTES,
     V41_TOKEN_BYTES,
 )
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 _QUERIES = (
     OperandSpec("q_nope", ("t", "heads", LATENT_DIM), "bfloat16", strides=axis_strides("q_nope", "th")),

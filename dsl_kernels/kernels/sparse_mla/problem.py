@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...arguments import INT32_MAX
 from ...problems.base import WIDE, Comparison, PointName, Problem, Workload
 from ...problems.layouts import (
@@ -45,11 +45,6 @@ from ...problems.layouts import (
 )
 from ..lightning_indexer.problem import PAGE
 from .forms import EXTRA, FORMS, PAGED, ROPELESS, page_of, pages_of, v4_pages_of, v41_places_of
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
 

@@ -15,9 +15,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...arguments import INT32_MAX
 from ...dtypes import DTYPES
 from ...problems.base import (
@@ -30,11 +30,6 @@ from ...problems.base import (
     Values,
     Workload,
 )
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 
 def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:

@@ -8,16 +8,11 @@ page_size] * page_size + p % page_size. Ids ascend by position, then -1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...arguments import INT32_MAX
 from ...problems.base import Comparison, OperandSpec, Problem, Values, Workload
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 
 def _past_table(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
