@@ -6,19 +6,14 @@ with a copy per lane is a tensor over the lanes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...tile.kinds import Int32
 from ...tile.leaf import RegisterTile, TensorTile
 from ...tile.leaf_text import Function
 from ...tile.text import leaf
 from ...tile.threads import Place, Threads
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 WARP = 32
 
