@@ -17,8 +17,6 @@ SCHEDULERS = 4
 
 # The most issue slots that a task takes of its schedulers in a row.
 QUANTUM = 64
-LEAST = 0.03
-"""The rate of requests beside products whose operands take the whole port (docs/log/clock_shared.md)."""
 
 
 class Cause(NamedTuple):
@@ -76,9 +74,11 @@ class Port(Unit):
     """The port of shared memory. Operands of products pass first; requests of warps have what these leave.
 
     Attributes:
+        least: the rate of requests beside operands that take the whole port.
         products: begin, end and share of the port of each product to come.
     """
 
+    least: float = 0.0
     products: list[tuple[float, float, float]] = field(default_factory=list)
 
     def reads(self, begin: float, end: float, clocks: float) -> None:
@@ -86,7 +86,7 @@ class Port(Unit):
         share = min(1.0, clocks / (end - begin))
         # Requests that came before had the port alone.
         if (late := self.free - begin) > 0:
-            rate = max(LEAST, 1.0 - share)
+            rate = max(self.least, 1.0 - share)
             self.free = begin + min(late / rate, late + (1.0 - rate) * (end - begin))
         self.busy += clocks
         self.products.append((begin, end, share))
@@ -101,7 +101,7 @@ class Port(Unit):
             at, left = at + alone, left - alone
             if left <= 0 or at < begin:
                 break
-            rate = max(LEAST, min(most, 1.0 - share))
+            rate = max(self.least, min(most, 1.0 - share))
             beside = min(left / rate, max(0.0, end - at))
             at, left = at + beside, left - beside * rate
             done += end <= at
@@ -166,12 +166,13 @@ class Machine:
     """The units of an SM and the tasks that run on it.
 
     Args:
+        least: of the port of shared memory.
         kept: whether tasks and units record what they did and when.
     """
 
-    def __init__(self, kept: bool = False) -> None:
+    def __init__(self, least: float, kept: bool = False) -> None:
         self.kept = kept
-        self.port = Port("shared memory", served=[] if kept else None)
+        self.port = Port("shared memory", served=[] if kept else None, least=least)
         self.units: dict[str, Unit] = {self.port.name: self.port}
         self.issue = [Unit(f"issue {i}") for i in range(SCHEDULERS)]
         self.now = 0.0

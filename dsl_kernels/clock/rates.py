@@ -42,7 +42,10 @@ class Rates:
         tensor_issue: instructions that a warp issues per tensor-core instruction.
         mufu: lanes of the unit for exponentials and similar functions.
         alu: lanes for integer arithmetic, comparisons, selections and conversions.
-        shared_bytes: bytes through the port of shared memory.
+        shared_bytes: bytes through the port of shared memory. shared_beside, shared_least: of the port, the
+        most that accesses have beside products of wgmma, and what requests have where operands take it whole.
+        line_clocks: of the load-store unit, clocks for a line of global memory that goes to registers.
+        store_bytes: bytes that threads store to global memory.
         tensor_columns: 32-bit columns between a warp's registers and tensor memory, per scheduler.
         sm_bytes: the most bytes that one SM gets from the L2.
         hbm_bytes, l2_bytes: bytes that HBM and the L2 deliver to all SMs.
@@ -71,6 +74,10 @@ class Rates:
     mufu: float
     alu: float
     shared_bytes: float
+    shared_beside: float
+    shared_least: float
+    line_clocks: float
+    store_bytes: float
     tensor_columns: float
     sm_bytes: float
     hbm_latency: float
@@ -97,6 +104,7 @@ class Rates:
 _SASS = "benchmarks/clock_instructions.py: stall fields of the SASS of the committed variants"
 _RECORD = Path(__file__).parent.parent / "tuned" / "nvidia_h100_rates.json"
 _GUIDE = "CUDA's programming guide"
+_SHARED = "docs/log/clock_shared.md, one H200"
 
 
 @functools.cache
@@ -121,6 +129,10 @@ def hopper() -> dict[str, Rate]:
         "mufu": Rate(16, f"{_GUIDE}, throughput of native arithmetic; unit_mufu_ex2_16warps: {source}"),
         "alu": Rate(64, f"{_GUIDE}, the same; unit_lop3_16warps: {source}"),
         "shared_bytes": Rate(128, f"{_GUIDE}: 32 banks of 4 bytes; unit_lds_128_16warps: {source}"),
+        "shared_beside": Rate(0.4, f"{_SHARED}: 0.43 of stores, 0.25 of loads, at half of the port"),
+        "shared_least": Rate(0.03, f"{_SHARED}: n64, both operands in shared memory"),
+        "line_clocks": Rate(2.2, "docs/log/clock_port.md: 2.4 of whole lines, 2.0 of 64 bytes"),
+        "store_bytes": Rate(32, f"{_SHARED}: 36 by one warpgroup, 26 by two; 16 of results"),
         "tensor_columns": Rate(1, "Hopper has no tensor memory"),
         "sm_bytes": seen("stream_cp_async_64k_l2"),
         "hbm_latency": seen("fetch_ld_global_hbm", loaded=1.5),

@@ -151,7 +151,7 @@ class Sm:
         self, kernel: Kernel, rates: Rates, dims: Mapping[str, int], share: Share, kept: bool = False
     ) -> None:
         self.kernel, self.rates, self.dims, self.share = kernel, rates, dims, share
-        self.machine = Machine(kept)
+        self.machine = Machine(rates.shared_least, kept)
         self.uses = share.counts.uses
         self.spelled = SPELLED.get(kernel.dsl, 1.0)
         self.block = (0,) * len(kernel.schedule.grid)

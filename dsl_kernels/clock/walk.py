@@ -28,10 +28,6 @@ Steps = Generator[float | Signal, None, None]
 
 MOST_TURNS = 1 << 20
 """The most iterations of a loop; a loop that does not end is given up after them."""
-STORED_BYTES, MOST_SHARED, LINE = 32.0, 0.4, 2.2
-"""Bytes a clock that threads of an SM store to global memory; the most that accesses of shared memory have of
-its port beside products; clocks of the load-store unit for a line that goes to registers: measured
-(docs/log/clock_shared.md, docs/log/clock_port.md)."""
 OF_WAIT, OF_ARRIVAL = 8, 5
 """Instructions of a wait for a barrier that is complete (with its address and parity), and of an arrival
 (with its election): SASS of the committed variants."""
@@ -199,11 +195,12 @@ class Walker:
                         served = self.machine.unit(f"{unit} {scheduler}").serve(begun, clocks)
                         ends[unit] = max(ends.get(unit, now), served)
             if shared or lines:
-                ends["load-store unit"] = self.machine.unit("load-store unit").serve(
-                    now, shared + LINE * lines
-                )
+                passed = shared + self.rates.line_clocks * lines
+                ends["load-store unit"] = self.machine.unit("load-store unit").serve(now, passed)
                 # Copies to shared memory do not wait for operands.
-                own = 0.0 if work.copied else self.machine.port.requested(now, shared, MOST_SHARED)
+                own = (
+                    0.0 if work.copied else self.machine.port.requested(now, shared, self.rates.shared_beside)
+                )
                 ends["shared memory"] = max(own, self.machine.port.requested(now, lines))
             last = max(ends, key=ends.__getitem__)
             yield self._until(ends[last], last)
@@ -297,12 +294,12 @@ class Walker:
             yield self._until(comes, "memory")
         elif work.fetches:
             # Loads of some warps pass while those of others are on their way.
-            passed = LINE * work.lines * self.warps * 128 / self.rates.shared_bytes
+            passed = self.rates.line_clocks * work.lines * self.warps * 128 / self.rates.shared_bytes
             rest = max(0.0, self.rates.l2_latency * work.fetches - passed)
             yield self._until(self.task.now + rest, "memory")
         if stored:
             self._memory(stored, self.task.now)
-            taken = self.machine.unit("stores").serve(self.task.now, stored / STORED_BYTES)
+            taken = self.machine.unit("stores").serve(self.task.now, stored / self.rates.store_bytes)
             yield self._until(taken, "stores")
         if work.late:
             comes = self.task.now + self.sm.share.latency
@@ -365,6 +362,7 @@ class Walker:
             if product.mma.unit == "wgmma":
                 done = self.machine.multiply(self.task.now, clocks, shared)
             else:
+                # Measured of wgmma alone; operands of other products take half of the port's time.
                 done = self.machine.unit("tensor cores").serve(self.task.now, clocks)
                 self.machine.port.serve(self.task.now, shared / 2)
         self._multiplied = max(self._multiplied, done + self.rates.tensor_latency)

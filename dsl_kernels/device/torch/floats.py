@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...tile.arithmetic import number
 from ...tile.leaf_text import WARP, Function
 
 if TYPE_CHECKING:
-    import torch
-
     from ...tile.threads import Threads
-else:
-    torch = later("torch", globals())
 
 
 def _of_lanes(combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -6,9 +6,9 @@ value per row, such as its maximum, is a fragment of one dimension.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...tile.arithmetic import number
 from ...tile.fragments import accumulators
 from ...tile.kinds import Int32
@@ -16,11 +16,6 @@ from ...tile.leaf import RegisterTile, SharedTile, TensorTile
 from ...tile.leaf_text import Function
 from ...tile.text import Writes, leaf
 from ...tile.threads import Threads
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 
 def _of_row(registers: torch.Tensor, r: int | None = None) -> torch.Tensor:

@@ -5,17 +5,12 @@ A uint32 is a 64-bit integer here. An int32 also stands for any word of 32 bits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...tile.arithmetic import number, signed, unsigned
 from ...tile.leaf_text import Function
 from ...tile.threads import Place, Threads
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 
 def _one_nan(floats: torch.Tensor) -> torch.Tensor:

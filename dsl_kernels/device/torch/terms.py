@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._discover import later
+from ..._torch import torch
 from ...tile.leaf_text import Function
 from .warps import _put
 
 if TYPE_CHECKING:
-    import torch
-
     from ...tile.threads import Place, Threads
-else:
-    torch = later("torch", globals())
 
 FINER = 16
 """The second term is this many times what the first one leaves."""

@@ -6,18 +6,13 @@ An int32 also stands for any word of 32 bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..._discover import later
+from ..._torch import torch
 from ...errors import ScheduleError
 from ...tile.arithmetic import number, signed, unsigned
 from ...tile.leaf_text import WARP, Function
 from ...tile.threads import Inboxes, Place, Threads, elements
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch", globals())
 
 
 def _bits(word: Any) -> torch.Tensor:
