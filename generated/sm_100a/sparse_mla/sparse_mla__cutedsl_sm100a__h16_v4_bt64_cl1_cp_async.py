@@ -404,40 +404,69 @@ def merge_heads(
 
     A row without ids gives 0 and `empty_lse`.
     """
-    four = cute.make_rmem_tensor(4, Float32)
-    merged = cute.make_rmem_tensor(4, Float32)
-    for turn in cutlass.range((HEADS - share + shares - 1) // shares, unroll=1):
-        head = share + turn * shares
-        top = Float32(-Float32.inf)
-        total = Float32(0.0)
-        for other in cutlass.range(parts, unroll=8):
-            lses = lse_partial + Int64(row * splits + other) * HEADS
-            top = cute.arch.fmax(top, lses[head])
-        base = cutlass.select_(top > -Float32.inf, top, 0.0)
-        merged[0] = Float32(0.0)
-        merged[1] = Float32(0.0)
-        merged[2] = Float32(0.0)
-        merged[3] = Float32(0.0)
-        for other in cutlass.range(parts, unroll=8):
-            lses = lse_partial + Int64(row * splits + other) * HEADS
-            weight = warps.exp2(lses[head] - base)
-            total = total + weight
-            partial = o_partial + Int64((row * splits + other) * HEADS + head) * 512
-            cute.autovec_copy(warps.group(partial, 4, thread), four)
-            merged[0] = merged[0] + weight * four[0]
-            merged[1] = merged[1] + weight * four[1]
-            merged[2] = merged[2] + weight * four[2]
-            merged[3] = merged[3] + weight * four[3]
-        joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
-        scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-            joined > -Float32.inf, warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
-        )
-        to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + thread * 4
-        warps.store_pair(to, merged[0] * scale, merged[1] * scale)
-        warps.store_pair(to + 2, merged[2] * scale, merged[3] * scale)
-        if thread == 0:
-            of_row = lse + Int64(row) * lse_stride_0
-            of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+    own = (HEADS - share + shares - 1) // shares
+    for turn in cutlass.range(0, own, 4, unroll=1):
+        top = cute.make_rmem_tensor(4, Float32)
+        total = cute.make_rmem_tensor(4, Float32)
+        kept = cute.make_rmem_tensor(4, Float32)
+        merged = cute.make_rmem_tensor(16, Float32)
+        four = cute.make_rmem_tensor(4, Float32)
+        weights = cute.make_rmem_tensor(16, Float32)
+        for column in cutlass.range_constexpr(4):
+            top[column] = Float32(-Float32.inf)
+            total[column] = Float32(0.0)
+        for i in cutlass.range_constexpr(16):
+            merged[i] = Float32(0.0)
+        for first in cutlass.range(0, parts, 4, unroll=1):
+            for p in cutlass.range_constexpr(4):
+                lses = lse_partial + Int64(row * splits + cutlass.min(first + p, parts - 1)) * HEADS
+                for column in cutlass.range_constexpr(4):
+                    weights[p * 4 + column] = cutlass.select_(
+                        first + p < parts, lses[share + cutlass.min(turn + column, own - 1) * shares],
+                        -Float32.inf
+                    )
+            for column in cutlass.range_constexpr(4):
+                peak = Float32(top[column])
+                for at in cutlass.range_constexpr(column, 16, 4):
+                    peak = cute.arch.fmax(peak, weights[at])
+                # The weight of an empty part is 0, even if all parts are empty.
+                base = cutlass.select_(peak > -Float32.inf, peak, 0.0)
+                kept[column] = warps.exp2(top[column] - base)
+                top[column] = peak
+                total[column] = total[column] * kept[column]
+                for at in cutlass.range_constexpr(column, 16, 4):
+                    weights[at] = warps.exp2(weights[at] - base)
+                    total[column] = total[column] + weights[at]
+            for i in cutlass.range_constexpr(16):
+                merged[i] = merged[i] * kept[i // 4]
+            for p in cutlass.range_constexpr(4):
+                for u in cutlass.range_constexpr(4):
+                    partial = o_partial + Int64(
+                        (row * splits + cutlass.min(first + p, parts - 1)) * HEADS + (
+                            share + cutlass.min(turn + u, own - 1) * shares
+                        )
+                    ) * 512
+                    cute.autovec_copy(warps.group(partial, 4, thread), four)
+                    for e in cutlass.range_constexpr(4):
+                        merged[u * 4 + e] = merged[u * 4 + e] + four[e] * weights[p * 4 + (u * 4 + e) // 4]
+        for column in cutlass.range_constexpr(4):
+            if turn + column < own:
+                head = share + cutlass.min(turn + column, own - 1) * shares
+                joined = cutlass.select_(
+                    total[column] > 0.0, warps.log2(total[column]) + top[column], -Float32.inf
+                )
+                scale = cutlass.select_(
+                    total[column] > 0.0, warps.rcp_approx(total[column]), 0.0
+                ) * cutlass.select_(
+                    joined > -Float32.inf,
+                    warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
+                )
+                to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + thread * 4
+                warps.store_pair(to, merged[column * 4] * scale, merged[column * 4 + 1] * scale)
+                warps.store_pair(to + 2, merged[column * 4 + 2] * scale, merged[column * 4 + 2 + 1] * scale)
+                if thread == 0:
+                    of_row = lse + Int64(row) * lse_stride_0
+                    of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
 
 
 @cute.jit

@@ -384,39 +384,79 @@ def merge_heads(
 
     A row without ids gives 0 and `empty_lse`.
     """
-    four = T.alloc_local((4,), "float32")
-    merged = T.alloc_local((4,), "float32")
-    for turn in T.unroll(
-        0, T.truncdiv(T.min(BLOCK, heads - head0) - share + shares - 1, shares), 1, unroll_factor=1
-    ):
-        head = head0 + share + turn * shares
-        top = T.alloc_var("float32", init=-T.infinity("float32"))
-        total = T.alloc_var("float32", init=0.0)
-        for other in T.unroll(0, splits, 1, unroll_factor=8):
-            top = T.max(top, lse_partial[row, other, head])
-        base = T.if_then_else(top > -T.infinity("float32"), top, 0.0)
-        merged[0] = 0.0
-        merged[1] = 0.0
-        merged[2] = 0.0
-        merged[3] = 0.0
-        for other in T.unroll(0, splits, 1, unroll_factor=8):
-            weight = warps.exp2(lse_partial[row, other, head] - base)
-            total = total + weight
-            for part in T.vectorized(4):
-                four[part] = o_partial[row, other, head, (thread) * 4 + part]
-            merged[0] = merged[0] + weight * four[0]
-            merged[1] = merged[1] + weight * four[1]
-            merged[2] = merged[2] + weight * four[2]
-            merged[3] = merged[3] + weight * four[3]
-        joined = T.if_then_else(total > 0.0, warps.log2(total) + base, -T.infinity("float32"))
-        scale = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0) * T.if_then_else(
-            joined > -T.infinity("float32"),
-            warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
-        )
-        warps.store_pair(out[row, head, thread * 4 + 0], merged[0] * scale, merged[1] * scale)
-        warps.store_pair(out[row, head, thread * 4 + 2], merged[2] * scale, merged[3] * scale)
-        if thread == 0:
-            lse[row, head] = T.if_then_else(joined > -T.infinity("float32"), joined * lse_scale, empty_lse)
+    own = T.truncdiv(T.min(BLOCK, heads - head0) - share + shares - 1, shares)
+    for turn in T.unroll(0, own, 4, unroll_factor=1):
+        top = T.alloc_local((4,), "float32")
+        total = T.alloc_local((4,), "float32")
+        kept = T.alloc_local((4,), "float32")
+        merged = T.alloc_local((16,), "float32")
+        four = T.alloc_local((4,), "float32")
+        weights = T.alloc_local((16,), "float32")
+        for column in T.unroll(4):
+            top[column] = -T.infinity("float32")
+            total[column] = 0.0
+        for i in T.unroll(16):
+            merged[i] = 0.0
+        for first in T.unroll(0, splits, 4, unroll_factor=1):
+            for p in T.unroll(4):
+                for column in T.unroll(4):
+                    weights[p * 4 + column] = T.if_then_else(
+                        first + p < splits,
+                        lse_partial[
+                            row, T.min(first + p, splits - 1),
+                            head0 + share + T.min(turn + column, own - 1) * shares
+                        ],
+                        -T.infinity("float32")
+                    )
+            for column in T.unroll(4):
+                peak = T.alloc_var("float32", init=top[column])
+                for at in T.unroll(column, 16, 4):
+                    peak = T.max(peak, weights[at])
+                # The weight of an empty part is 0, even if all parts are empty.
+                base = T.if_then_else(peak > -T.infinity("float32"), peak, 0.0)
+                kept[column] = warps.exp2(top[column] - base)
+                top[column] = peak
+                total[column] = total[column] * kept[column]
+                for at in T.unroll(column, 16, 4):
+                    weights[at] = warps.exp2(weights[at] - base)
+                    total[column] = total[column] + weights[at]
+            for i in T.unroll(16):
+                merged[i] = merged[i] * kept[T.truncdiv(i, 4)]
+            for p in T.unroll(4):
+                for u in T.unroll(4):
+                    for part in T.vectorized(4):
+                        four[part] = o_partial[
+                            row, T.min(first + p, splits - 1),
+                            head0 + share + T.min(turn + u, own - 1) * shares, (thread) * 4 + part
+                        ]
+                    for e in T.unroll(4):
+                        merged[u * 4 + e] = merged[u * 4 + e] + four[e] * weights[
+                            p * 4 + T.truncdiv(u * 4 + e, 4)
+                        ]
+        for column in T.unroll(4):
+            if turn + column < own:
+                head = head0 + share + T.min(turn + column, own - 1) * shares
+                joined = T.if_then_else(
+                    total[column] > 0.0, warps.log2(total[column]) + top[column], -T.infinity("float32")
+                )
+                scale = T.if_then_else(
+                    total[column] > 0.0, warps.rcp_approx(total[column]), 0.0
+                ) * T.if_then_else(
+                    joined > -T.infinity("float32"),
+                    warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
+                )
+                warps.store_pair(
+                    out[row, head, thread * 4 + 0], merged[column * 4] * scale,
+                    merged[column * 4 + 1] * scale
+                )
+                warps.store_pair(
+                    out[row, head, thread * 4 + 2], merged[column * 4 + 2] * scale,
+                    merged[column * 4 + 2 + 1] * scale
+                )
+                if thread == 0:
+                    lse[row, head] = T.if_then_else(
+                        joined > -T.infinity("float32"), joined * lse_scale, empty_lse
+                    )
 
 
 @T.macro

@@ -430,73 +430,74 @@ def merge_parts_side_0(
     """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
     it.
 
-    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    It joins `few` pieces at a time. Whoever has the first piece also stores the lse. A row without ids
     gives 0 and `empty_lse`.
     """
-    base = cute.make_rmem_tensor(2, Float32)
-    scale = cute.make_rmem_tensor(2, Float32)
-    joined = cute.make_rmem_tensor(2, Float32)
-    for column in cutlass.range_constexpr(2):
-        base[column] = Float32(-Float32.inf)
-        scale[column] = Float32(0.0)
-    # The lanes with the same heads share out the parts.
-    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
-        lses = lse_partial + Int64(row * splits + p) * HEADS + head0
-        for column in cutlass.range_constexpr(2):
-            base[column] = cute.arch.fmax(
-                base[column], lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column]
-            )
-    for column in cutlass.range_constexpr(2):
-        over_1 = cute.arch.fmax(base[column], warps.exchange(base[column], 1))
-        over_2 = cute.arch.fmax(over_1, warps.exchange(over_1, 2))
-        base[column] = cutlass.select_(over_2 > -Float32.inf, over_2, 0.0)
-    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
-        lses = lse_partial + Int64(row * splits + p) * HEADS + head0
-        for column in cutlass.range_constexpr(2):
-            scale[column] = scale[column] + warps.exp2(
-                lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] - base[column]
-            )
-    for column in cutlass.range_constexpr(2):
-        over_1 = scale[column] + warps.exchange(scale[column], 1)
-        over_2 = over_1 + warps.exchange(over_1, 2)
-        of_all = cutlass.select_(over_2 > 0.0, warps.log2(over_2) + base[column], -Float32.inf)
-        joined[column] = cutlass.select_(of_all > -Float32.inf, of_all * lse_scale, empty_lse)
-        scale[column] = cutlass.select_(over_2 > 0.0, warps.rcp_approx(over_2), 0.0) * cutlass.select_(
-            of_all > -Float32.inf,
-            warps.rcp_approx(
-                warps.exp2(
-                    attn_sink[
-                        head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column)
-                    ] * LOG2_E - of_all
-                ) + 1.0
-            ),
-            0.0
-        )
-    if (share == 0) & (thread % 4 == 0):
-        of_heads = lse + Int64(row) * lse_stride_0 + head0
-        for column in cutlass.range_constexpr(2):
-            of_heads[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] = joined[column]
+    sinks = cute.make_rmem_tensor(2, Float32)
     end = (share + 1) * 32 // shares
-    weight = cute.make_rmem_tensor(2, Float32)
-    merged = cute.make_rmem_tensor(16, Float32)
-    four = cute.make_rmem_tensor(4, Float32)
+    for column in cutlass.range_constexpr(2):
+        sinks[column] = attn_sink[head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column)]
     for piece in cutlass.range(share * 32 // shares, end, 4, unroll=1):
+        top = cute.make_rmem_tensor(2, Float32)
+        total = cute.make_rmem_tensor(2, Float32)
+        kept = cute.make_rmem_tensor(2, Float32)
+        merged = cute.make_rmem_tensor(16, Float32)
+        four = cute.make_rmem_tensor(4, Float32)
+        weights = cute.make_rmem_tensor(8, Float32)
+        for column in cutlass.range_constexpr(2):
+            top[column] = Float32(-Float32.inf)
+            total[column] = Float32(0.0)
         for i in cutlass.range_constexpr(16):
             merged[i] = Float32(0.0)
-        for p in cutlass.range(parts, unroll=2):
-            lses = lse_partial + Int64(row * splits + p) * HEADS + head0
-            room = o_partial + Int64((row * splits + p) * HEADS + head0) * LATENT_DIM + thread * 4
+        for first in cutlass.range(0, parts, 4, unroll=1):
+            for p in cutlass.range_constexpr(4):
+                lses = lse_partial + Int64(row * splits + cutlass.min(first + p, parts - 1)) * HEADS + head0
+                for column in cutlass.range_constexpr(2):
+                    weights[p * 2 + column] = cutlass.select_(
+                        first + p < parts, lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column],
+                        -Float32.inf
+                    )
             for column in cutlass.range_constexpr(2):
-                weight[column] = warps.exp2(
-                    lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] - base[column]
-                )
-            for v in cutlass.range_constexpr(4):
-                for u in cutlass.range_constexpr(1):
-                    cute.autovec_copy(warps.group(room, 4, (cutlass.min(piece + v, end - 1) + u) * 128), four)
+                peak = Float32(top[column])
+                for at in cutlass.range_constexpr(column, 8, 2):
+                    peak = cute.arch.fmax(peak, weights[at])
+                # The weight of an empty part is 0, even if all parts are empty.
+                base = cutlass.select_(peak > -Float32.inf, peak, 0.0)
+                kept[column] = warps.exp2(top[column] - base)
+                top[column] = peak
+                total[column] = total[column] * kept[column]
+                for at in cutlass.range_constexpr(column, 8, 2):
+                    weights[at] = warps.exp2(weights[at] - base)
+                    total[column] = total[column] + weights[at]
+            for i in cutlass.range_constexpr(16):
+                merged[i] = merged[i] * kept[i % 4 // 2]
+            for p in cutlass.range_constexpr(4):
+                for u in cutlass.range_constexpr(4):
+                    room = o_partial + Int64(
+                        (row * splits + cutlass.min(first + p, parts - 1)) * HEADS + head0
+                    ) * LATENT_DIM + thread * 4
+                    cute.autovec_copy(
+                        warps.group(room, 4, (cutlass.min(piece + u, end - 1) + u % 1) * 128), four
+                    )
                     for e in cutlass.range_constexpr(4):
-                        merged[v * 4 + (u * 4 + e)] = merged[v * 4 + (u * 4 + e)] + four[e] * weight[
-                            (u * 4 + e) // 2
+                        merged[u * 4 + e] = merged[u * 4 + e] + four[e] * weights[
+                            p * 2 + (u * 4 + e) % 4 // 2
                         ]
+        for column in cutlass.range_constexpr(2):
+            joined = cutlass.select_(
+                total[column] > 0.0, warps.log2(total[column]) + top[column], -Float32.inf
+            )
+            total[column] = cutlass.select_(
+                total[column] > 0.0, warps.rcp_approx(total[column]), 0.0
+            ) * cutlass.select_(
+                joined > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[column] * LOG2_E - joined) + 1.0),
+                0.0
+            )
+            if (piece == 0) & (thread % 4 == 0):
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column)] = cutlass.select_(
+                    joined > -Float32.inf, joined * lse_scale, empty_lse
+                )
         for v in cutlass.range_constexpr(4):
             if piece + v < end:
                 for i in cutlass.range_constexpr(0, 4, 2):
@@ -504,7 +505,7 @@ def merge_parts_side_0(
                         head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2))
                     ) * out_stride_1 + ((piece + v) * 8 + thread % 4 * 2 + i % 2)
                     warps.store_pair(
-                        to, merged[v * 4 + i] * scale[i // 2], merged[v * 4 + i + 1] * scale[i // 2]
+                        to, merged[v * 4 + i] * total[i // 2], merged[v * 4 + i + 1] * total[i // 2]
                     )
 
 
@@ -599,74 +600,74 @@ def store_result_rows_right(
 @cute.jit
 def merge_parts_side_1(
     row, head0, parts, share, shares, out, out_stride_0, out_stride_1, o_partial, lse_partial, attn_sink,
-    splits, lse_scale, empty_lse, thread
+    splits, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
     it.
 
-    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    It joins `few` pieces at a time. Whoever has the first piece also stores the lse. A row without ids
     gives 0 and `empty_lse`.
     """
-    base = cute.make_rmem_tensor(2, Float32)
-    scale = cute.make_rmem_tensor(2, Float32)
-    joined = cute.make_rmem_tensor(2, Float32)
-    for column in cutlass.range_constexpr(2):
-        base[column] = Float32(-Float32.inf)
-        scale[column] = Float32(0.0)
-    # The lanes with the same heads share out the parts.
-    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
-        lses = lse_partial + Int64(row * splits + p) * HEADS + head0
-        for column in cutlass.range_constexpr(2):
-            base[column] = cute.arch.fmax(
-                base[column], lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column]
-            )
-    for column in cutlass.range_constexpr(2):
-        over_1 = cute.arch.fmax(base[column], warps.exchange(base[column], 1))
-        over_2 = cute.arch.fmax(over_1, warps.exchange(over_1, 2))
-        base[column] = cutlass.select_(over_2 > -Float32.inf, over_2, 0.0)
-    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
-        lses = lse_partial + Int64(row * splits + p) * HEADS + head0
-        for column in cutlass.range_constexpr(2):
-            scale[column] = scale[column] + warps.exp2(
-                lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] - base[column]
-            )
-    for column in cutlass.range_constexpr(2):
-        over_1 = scale[column] + warps.exchange(scale[column], 1)
-        over_2 = over_1 + warps.exchange(over_1, 2)
-        of_all = cutlass.select_(over_2 > 0.0, warps.log2(over_2) + base[column], -Float32.inf)
-        joined[column] = cutlass.select_(of_all > -Float32.inf, of_all * lse_scale, empty_lse)
-        scale[column] = cutlass.select_(over_2 > 0.0, warps.rcp_approx(over_2), 0.0) * cutlass.select_(
-            of_all > -Float32.inf,
-            warps.rcp_approx(
-                warps.exp2(
-                    attn_sink[
-                        head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column)
-                    ] * LOG2_E - of_all
-                ) + 1.0
-            ),
-            0.0
-        )
+    sinks = cute.make_rmem_tensor(2, Float32)
     end = (share + 1) * 32 // shares
-    weight = cute.make_rmem_tensor(2, Float32)
-    merged = cute.make_rmem_tensor(16, Float32)
-    four = cute.make_rmem_tensor(4, Float32)
+    for column in cutlass.range_constexpr(2):
+        sinks[column] = attn_sink[head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column)]
     for piece in cutlass.range(share * 32 // shares, end, 4, unroll=1):
+        top = cute.make_rmem_tensor(2, Float32)
+        total = cute.make_rmem_tensor(2, Float32)
+        kept = cute.make_rmem_tensor(2, Float32)
+        merged = cute.make_rmem_tensor(16, Float32)
+        four = cute.make_rmem_tensor(4, Float32)
+        weights = cute.make_rmem_tensor(8, Float32)
+        for column in cutlass.range_constexpr(2):
+            top[column] = Float32(-Float32.inf)
+            total[column] = Float32(0.0)
         for i in cutlass.range_constexpr(16):
             merged[i] = Float32(0.0)
-        for p in cutlass.range(parts, unroll=2):
-            lses = lse_partial + Int64(row * splits + p) * HEADS + head0
-            room = o_partial + Int64((row * splits + p) * HEADS + head0) * LATENT_DIM + (thread + 4096) * 4
+        for first in cutlass.range(0, parts, 4, unroll=1):
+            for p in cutlass.range_constexpr(4):
+                lses = lse_partial + Int64(row * splits + cutlass.min(first + p, parts - 1)) * HEADS + head0
+                for column in cutlass.range_constexpr(2):
+                    weights[p * 2 + column] = cutlass.select_(
+                        first + p < parts, lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column],
+                        -Float32.inf
+                    )
             for column in cutlass.range_constexpr(2):
-                weight[column] = warps.exp2(
-                    lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] - base[column]
-                )
-            for v in cutlass.range_constexpr(4):
-                for u in cutlass.range_constexpr(1):
-                    cute.autovec_copy(warps.group(room, 4, (cutlass.min(piece + v, end - 1) + u) * 128), four)
+                peak = Float32(top[column])
+                for at in cutlass.range_constexpr(column, 8, 2):
+                    peak = cute.arch.fmax(peak, weights[at])
+                # The weight of an empty part is 0, even if all parts are empty.
+                base = cutlass.select_(peak > -Float32.inf, peak, 0.0)
+                kept[column] = warps.exp2(top[column] - base)
+                top[column] = peak
+                total[column] = total[column] * kept[column]
+                for at in cutlass.range_constexpr(column, 8, 2):
+                    weights[at] = warps.exp2(weights[at] - base)
+                    total[column] = total[column] + weights[at]
+            for i in cutlass.range_constexpr(16):
+                merged[i] = merged[i] * kept[i % 4 // 2]
+            for p in cutlass.range_constexpr(4):
+                for u in cutlass.range_constexpr(4):
+                    room = o_partial + Int64(
+                        (row * splits + cutlass.min(first + p, parts - 1)) * HEADS + head0
+                    ) * LATENT_DIM + (thread + 4096) * 4
+                    cute.autovec_copy(
+                        warps.group(room, 4, (cutlass.min(piece + u, end - 1) + u % 1) * 128), four
+                    )
                     for e in cutlass.range_constexpr(4):
-                        merged[v * 4 + (u * 4 + e)] = merged[v * 4 + (u * 4 + e)] + four[e] * weight[
-                            (u * 4 + e) // 2
+                        merged[u * 4 + e] = merged[u * 4 + e] + four[e] * weights[
+                            p * 2 + (u * 4 + e) % 4 // 2
                         ]
+        for column in cutlass.range_constexpr(2):
+            joined = cutlass.select_(
+                total[column] > 0.0, warps.log2(total[column]) + top[column], -Float32.inf
+            )
+            total[column] = cutlass.select_(
+                total[column] > 0.0, warps.rcp_approx(total[column]), 0.0
+            ) * cutlass.select_(
+                joined > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[column] * LOG2_E - joined) + 1.0),
+                0.0
+            )
         for v in cutlass.range_constexpr(4):
             if piece + v < end:
                 for i in cutlass.range_constexpr(0, 4, 2):
@@ -674,7 +675,7 @@ def merge_parts_side_1(
                         head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2))
                     ) * out_stride_1 + ((32 + (piece + v)) * 8 + thread % 4 * 2 + i % 2)
                     warps.store_pair(
-                        to, merged[v * 4 + i] * scale[i // 2], merged[v * 4 + i + 1] * scale[i // 2]
+                        to, merged[v * 4 + i] * total[i // 2], merged[v * 4 + i + 1] * total[i // 2]
                     )
 
 
@@ -1079,16 +1080,15 @@ def left(
 @cute.jit
 def right(
     indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
-    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    empty_lse: Float32, has_lengths: Int32, cached: Int32, ctas: Int32, t: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, splits: Int32, q_s: cute.Pointer,
-    qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer,
-    peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer,
-    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
-    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
-    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
-    p_right_empty: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
-    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, has_lengths: Int32, cached: Int32,
+    ctas: Int32, t: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer,
+    p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer,
+    p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
+    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32,
+    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the second half of each tile, and that half of the dims."""
     qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -1235,7 +1235,7 @@ def right(
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 merge_parts_side_1(
                     row, head0, parts, cta - from_cta, parts, out, out_stride_t, out_stride_h, o_partial,
-                    lse_partial, attn_sink, splits, lse_scale, empty_lse, worker
+                    lse_partial, attn_sink, splits, worker
                 )
             unit = row * span + span
 
@@ -1472,12 +1472,11 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2(
     elif warp < 8:
         cute.arch.setmaxregister_increase(176)
         right(
-            indices, topk_length, attn_sink, out, o_partial, lse_partial, sm_scale, lse_scale, empty_lse,
-            has_lengths, cached, ctas, t, topk, indices_stride, out_stride_t, out_stride_h, splits, q_s,
-            qpe_s, red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
-            peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
-            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, done, it, low, high,
-            in_low, in_high, live, thread, lane
+            indices, topk_length, attn_sink, out, o_partial, lse_partial, sm_scale, has_lengths, cached, ctas,
+            t, topk, indices_stride, out_stride_t, out_stride_h, splits, q_s, qpe_s, red_s, ckv_s_left,
+            p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right, peak_s_right, q_full, q_empty,
+            kv_left_full, kv_left_empty, p_left_full, p_left_empty, kv_right_full, kv_right_empty,
+            p_right_full, p_right_empty, cta, head0, done, it, low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 12:
         cute.arch.setmaxregister_decrease(80)

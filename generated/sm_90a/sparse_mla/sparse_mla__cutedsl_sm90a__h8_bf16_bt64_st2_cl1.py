@@ -383,72 +383,80 @@ def merge_parts(
     """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
     it.
 
-    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    It joins `few` pieces at a time. Whoever has the first piece also stores the lse. A row without ids
     gives 0 and `empty_lse`.
     """
-    base = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
-    scale = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
-    joined = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
-    for column in cutlass.range_constexpr(OWN_COLUMNS):
-        base[column] = Float32(-Float32.inf)
-        scale[column] = Float32(0.0)
-    # The lanes with the same heads share out the parts.
-    for p in cutlass.range(thread % 32 // 4, parts, 8, unroll=2):
-        lses = lse_partial + Int64(row * splits + p) * HEADS
-        for column in cutlass.range_constexpr(OWN_COLUMNS):
-            base[column] = cute.arch.fmax(base[column], lses[column // 2 * 8 + thread % 4 * 2 + column % 2])
-    for column in cutlass.range_constexpr(OWN_COLUMNS):
-        over_4 = cute.arch.fmax(base[column], warps.exchange(base[column], 4))
-        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
-        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
-        base[column] = cutlass.select_(over_16 > -Float32.inf, over_16, 0.0)
-    for p in cutlass.range(thread % 32 // 4, parts, 8, unroll=2):
-        lses = lse_partial + Int64(row * splits + p) * HEADS
-        for column in cutlass.range_constexpr(OWN_COLUMNS):
-            scale[column] = scale[column] + warps.exp2(
-                lses[column // 2 * 8 + thread % 4 * 2 + column % 2] - base[column]
-            )
-    for column in cutlass.range_constexpr(OWN_COLUMNS):
-        over_4 = scale[column] + warps.exchange(scale[column], 4)
-        over_8 = over_4 + warps.exchange(over_4, 8)
-        over_16 = over_8 + warps.exchange(over_8, 16)
-        of_all = cutlass.select_(over_16 > 0.0, warps.log2(over_16) + base[column], -Float32.inf)
-        joined[column] = cutlass.select_(of_all > -Float32.inf, of_all * lse_scale, empty_lse)
-        scale[column] = cutlass.select_(over_16 > 0.0, warps.rcp_approx(over_16), 0.0) * cutlass.select_(
-            of_all > -Float32.inf,
-            warps.rcp_approx(
-                warps.exp2(attn_sink[column // 2 * 8 + thread % 4 * 2 + column % 2] * LOG2_E - of_all) + 1.0
-            ),
-            0.0
-        )
-    if (share == 0) & (thread < 4):
-        of_heads = lse + Int64(row) * lse_stride_0
-        for column in cutlass.range_constexpr(OWN_COLUMNS):
-            of_heads[column // 2 * 8 + thread % 4 * 2 + column % 2] = joined[column]
+    sinks = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     end = (share + 1) * (LATENT_DIM // 64) // shares
-    weight = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
-    merged = cute.make_rmem_tensor(4 * (2 * OWN_COLUMNS), Float32)
-    four = cute.make_rmem_tensor(4, Float32)
-    for piece in cutlass.range(share * (LATENT_DIM // 64) // shares, end, 4, unroll=1):
-        for i in cutlass.range_constexpr(4 * (2 * OWN_COLUMNS)):
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
+        sinks[column] = attn_sink[column // 2 * 8 + thread % 4 * 2 + column % 2]
+    for piece in cutlass.range(share * (LATENT_DIM // 64) // shares, end, 32 // HEADS, unroll=1):
+        top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+        total = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+        kept = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+        merged = cute.make_rmem_tensor(32 // HEADS * (2 * OWN_COLUMNS), Float32)
+        four = cute.make_rmem_tensor(4, Float32)
+        weights = cute.make_rmem_tensor(64 // (32 // HEADS * (2 * OWN_COLUMNS)) * OWN_COLUMNS, Float32)
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
+            top[column] = Float32(-Float32.inf)
+            total[column] = Float32(0.0)
+        for i in cutlass.range_constexpr(32 // HEADS * (2 * OWN_COLUMNS)):
             merged[i] = Float32(0.0)
-        for p in cutlass.range(parts, unroll=2):
-            lses = lse_partial + Int64(row * splits + p) * HEADS
-            room = o_partial + Int64((row * splits + p) * HEADS) * LATENT_DIM + thread * 4
+        for first in cutlass.range(0, parts, 64 // (32 // HEADS * (2 * OWN_COLUMNS)), unroll=1):
+            for p in cutlass.range_constexpr(64 // (32 // HEADS * (2 * OWN_COLUMNS))):
+                lses = lse_partial + Int64(row * splits + cutlass.min(first + p, parts - 1)) * HEADS
+                for column in cutlass.range_constexpr(OWN_COLUMNS):
+                    weights[p * OWN_COLUMNS + column] = cutlass.select_(
+                        first + p < parts, lses[column // 2 * 8 + thread % 4 * 2 + column % 2], -Float32.inf
+                    )
             for column in cutlass.range_constexpr(OWN_COLUMNS):
-                weight[column] = warps.exp2(
-                    lses[column // 2 * 8 + thread % 4 * 2 + column % 2] - base[column]
-                )
-            for v in cutlass.range_constexpr(4):
-                for u in cutlass.range_constexpr(1):
-                    cute.autovec_copy(warps.group(room, 4, (cutlass.min(piece + v, end - 1) + u) * 128), four)
+                peak = Float32(top[column])
+                for at in cutlass.range_constexpr(
+                    column, 64 // (32 // HEADS * (2 * OWN_COLUMNS)) * OWN_COLUMNS, OWN_COLUMNS
+                ):
+                    peak = cute.arch.fmax(peak, weights[at])
+                # The weight of an empty part is 0, even if all parts are empty.
+                base = cutlass.select_(peak > -Float32.inf, peak, 0.0)
+                kept[column] = warps.exp2(top[column] - base)
+                top[column] = peak
+                total[column] = total[column] * kept[column]
+                for at in cutlass.range_constexpr(
+                    column, 64 // (32 // HEADS * (2 * OWN_COLUMNS)) * OWN_COLUMNS, OWN_COLUMNS
+                ):
+                    weights[at] = warps.exp2(weights[at] - base)
+                    total[column] = total[column] + weights[at]
+            for i in cutlass.range_constexpr(32 // HEADS * (2 * OWN_COLUMNS)):
+                merged[i] = merged[i] * kept[i % (2 * OWN_COLUMNS) // 4 * 2 + i % (2 * OWN_COLUMNS) % 2]
+            for p in cutlass.range_constexpr(64 // (32 // HEADS * (2 * OWN_COLUMNS))):
+                for u in cutlass.range_constexpr(32 // HEADS * (2 * OWN_COLUMNS) // 4):
+                    room = o_partial + Int64(
+                        (row * splits + cutlass.min(first + p, parts - 1)) * HEADS
+                    ) * LATENT_DIM + thread * 4
+                    cute.autovec_copy(
+                        warps.group(room, 4, (cutlass.min(piece + u, end - 1) + u % 1) * 128), four
+                    )
                     for e in cutlass.range_constexpr(4):
-                        merged[
-                            v * (2 * OWN_COLUMNS) + (u * 4 + e)
-                        ] = merged[v * (2 * OWN_COLUMNS) + (u * 4 + e)] + four[e] * weight[
-                            (u * 4 + e) // 4 * 2 + (u * 4 + e) % 2
+                        merged[u * 4 + e] = merged[u * 4 + e] + four[e] * weights[
+                            p * OWN_COLUMNS + (
+                                (u * 4 + e) % (2 * OWN_COLUMNS) // 4 * 2 + (u * 4 + e) % (2 * OWN_COLUMNS) % 2
+                            )
                         ]
-        for v in cutlass.range_constexpr(4):
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
+            joined = cutlass.select_(
+                total[column] > 0.0, warps.log2(total[column]) + top[column], -Float32.inf
+            )
+            total[column] = cutlass.select_(
+                total[column] > 0.0, warps.rcp_approx(total[column]), 0.0
+            ) * cutlass.select_(
+                joined > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[column] * LOG2_E - joined) + 1.0),
+                0.0
+            )
+            if (piece == 0) & (thread < 4):
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[column // 2 * 8 + thread % 4 * 2 + column % 2] = cutlass.select_(
+                    joined > -Float32.inf, joined * lse_scale, empty_lse
+                )
+        for v in cutlass.range_constexpr(32 // HEADS):
             if piece + v < end:
                 for i in cutlass.range_constexpr(2 * OWN_COLUMNS):
                     to = out + Int64(row) * out_stride_0 + Int64(
@@ -456,7 +464,7 @@ def merge_parts(
                     ) * out_stride_1 + (
                         (piece + v) * 64 + (thread // 32 * 16 + thread % 32 // 4) + i % 4 // 2 * 8
                     )
-                    to[0] = (merged[v * (2 * OWN_COLUMNS) + i] * scale[i // 4 * 2 + i % 2]).to(
+                    to[0] = (merged[v * (2 * OWN_COLUMNS) + i] * total[i // 4 * 2 + i % 2]).to(
                         cutlass.BFloat16
                     )
 

@@ -302,92 +302,96 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
     """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store
     it.
 
-    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids
+    It joins `few` pieces at a time. Whoever has the first piece also stores the lse. A row without ids
     gives 0 and `empty_lse`.
     """
-    base = T.alloc_local((OWN_COLUMNS,), "float32")
-    scale = T.alloc_local((OWN_COLUMNS,), "float32")
-    joined = T.alloc_local((OWN_COLUMNS,), "float32")
-    for column in T.unroll(OWN_COLUMNS):
-        base[column] = -T.infinity("float32")
-        scale[column] = 0.0
-    # The lanes with the same heads share out the parts.
-    for p in T.unroll(T.truncdiv(T.truncmod(thread, 32), 4), parts, 8, unroll_factor=2):
-        for column in T.unroll(OWN_COLUMNS):
-            base[column] = T.max(
-                base[column],
-                lse_partial[
-                    row, p, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-                ]
-            )
-    for column in T.unroll(OWN_COLUMNS):
-        over_4 = T.max(base[column], warps.exchange(base[column], 4))
-        over_8 = T.max(over_4, warps.exchange(over_4, 8))
-        over_16 = T.max(over_8, warps.exchange(over_8, 16))
-        base[column] = T.if_then_else(over_16 > -T.infinity("float32"), over_16, 0.0)
-    for p in T.unroll(T.truncdiv(T.truncmod(thread, 32), 4), parts, 8, unroll_factor=2):
-        for column in T.unroll(OWN_COLUMNS):
-            scale[column] = scale[column] + warps.exp2(
-                lse_partial[
-                    row, p, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-                ] - base[column]
-            )
-    for column in T.unroll(OWN_COLUMNS):
-        over_4 = scale[column] + warps.exchange(scale[column], 4)
-        over_8 = over_4 + warps.exchange(over_4, 8)
-        over_16 = over_8 + warps.exchange(over_8, 16)
-        of_all = T.if_then_else(over_16 > 0.0, warps.log2(over_16) + base[column], -T.infinity("float32"))
-        joined[column] = T.if_then_else(of_all > -T.infinity("float32"), of_all * lse_scale, empty_lse)
-        scale[column] = T.if_then_else(over_16 > 0.0, warps.rcp_approx(over_16), 0.0) * T.if_then_else(
-            of_all > -T.infinity("float32"),
-            warps.rcp_approx(
-                warps.exp2(
-                    attn_sink[
-                        T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-                    ] * LOG2_E - of_all
-                ) + 1.0
-            ),
-            0.0
-        )
-    if (share == 0) & (thread < 4):
-        for column in T.unroll(OWN_COLUMNS):
-            lse[row, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)] = joined[
-                column
-            ]
+    sinks = T.alloc_local((OWN_COLUMNS,), "float32")
     end = T.truncdiv((share + 1) * (LATENT_DIM // 64), CLUSTER)
-    weight = T.alloc_local((OWN_COLUMNS,), "float32")
-    merged = T.alloc_local((32 // (2 * OWN_COLUMNS) * (2 * OWN_COLUMNS),), "float32")
-    four = T.alloc_local((4,), "float32")
-    for piece in T.unroll(
-        T.truncdiv(share * (LATENT_DIM // 64), CLUSTER), end, 32 // (2 * OWN_COLUMNS), unroll_factor=1
-    ):
-        for i in T.unroll(32 // (2 * OWN_COLUMNS) * (2 * OWN_COLUMNS)):
+    for column in T.unroll(OWN_COLUMNS):
+        sinks[column] = attn_sink[
+            T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+        ]
+    for piece in T.unroll(T.truncdiv(share * (LATENT_DIM // 64), CLUSTER), end, 64 // HEADS, unroll_factor=1):
+        top = T.alloc_local((OWN_COLUMNS,), "float32")
+        total = T.alloc_local((OWN_COLUMNS,), "float32")
+        kept = T.alloc_local((OWN_COLUMNS,), "float32")
+        merged = T.alloc_local((64 // HEADS * (2 * OWN_COLUMNS),), "float32")
+        four = T.alloc_local((4,), "float32")
+        weights = T.alloc_local((64 // (64 // HEADS * (2 * OWN_COLUMNS)) * OWN_COLUMNS,), "float32")
+        for column in T.unroll(OWN_COLUMNS):
+            top[column] = -T.infinity("float32")
+            total[column] = 0.0
+        for i in T.unroll(64 // HEADS * (2 * OWN_COLUMNS)):
             merged[i] = 0.0
-        for p in T.unroll(0, parts, 1, unroll_factor=2):
+        for first in T.unroll(0, parts, 64 // (64 // HEADS * (2 * OWN_COLUMNS)), unroll_factor=1):
+            for p in T.unroll(64 // (64 // HEADS * (2 * OWN_COLUMNS))):
+                for column in T.unroll(OWN_COLUMNS):
+                    weights[p * OWN_COLUMNS + column] = T.if_then_else(
+                        first + p < parts,
+                        lse_partial[
+                            row, T.min(first + p, parts - 1),
+                            T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+                        ],
+                        -T.infinity("float32")
+                    )
             for column in T.unroll(OWN_COLUMNS):
-                weight[column] = warps.exp2(
-                    lse_partial[
-                        row, p, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-                    ] - base[column]
-                )
-            for v in T.unroll(32 // (2 * OWN_COLUMNS)):
-                for u in T.unroll(2 * OWN_COLUMNS // 4):
+                peak = T.alloc_var("float32", init=top[column])
+                for at in T.unroll(
+                    column, 64 // (64 // HEADS * (2 * OWN_COLUMNS)) * OWN_COLUMNS, OWN_COLUMNS
+                ):
+                    peak = T.max(peak, weights[at])
+                # The weight of an empty part is 0, even if all parts are empty.
+                base = T.if_then_else(peak > -T.infinity("float32"), peak, 0.0)
+                kept[column] = warps.exp2(top[column] - base)
+                top[column] = peak
+                total[column] = total[column] * kept[column]
+                for at in T.unroll(
+                    column, 64 // (64 // HEADS * (2 * OWN_COLUMNS)) * OWN_COLUMNS, OWN_COLUMNS
+                ):
+                    weights[at] = warps.exp2(weights[at] - base)
+                    total[column] = total[column] + weights[at]
+            for i in T.unroll(64 // HEADS * (2 * OWN_COLUMNS)):
+                merged[i] = merged[i] * kept[
+                    T.truncdiv(T.truncmod(i, 2 * OWN_COLUMNS), 4) * 2 + T.truncmod(
+                        T.truncmod(i, 2 * OWN_COLUMNS), 2
+                    )
+                ]
+            for p in T.unroll(64 // (64 // HEADS * (2 * OWN_COLUMNS))):
+                for u in T.unroll(64 // HEADS * (2 * OWN_COLUMNS) // 4):
                     for part in T.vectorized(4):
                         four[part] = o_partial[
-                            row, p, 0,
+                            row, T.min(first + p, parts - 1), 0,
                             (
                                 T.truncdiv(thread * 4, 4) + (
-                                    T.min(piece + v, end - 1) * (2 * OWN_COLUMNS // 4) + u
+                                    T.min(
+                                        piece + T.truncdiv(u, 2 * OWN_COLUMNS // 4), end - 1
+                                    ) * (2 * OWN_COLUMNS // 4) + T.truncmod(u, 2 * OWN_COLUMNS // 4)
                                 ) * 128
                             ) * 4 + part
                         ]
                     for e in T.unroll(4):
-                        merged[
-                            v * (2 * OWN_COLUMNS) + (u * 4 + e)
-                        ] = merged[v * (2 * OWN_COLUMNS) + (u * 4 + e)] + four[e] * weight[
-                            T.truncdiv(u * 4 + e, 4) * 2 + T.truncmod(u * 4 + e, 2)
+                        merged[u * 4 + e] = merged[u * 4 + e] + four[e] * weights[
+                            p * OWN_COLUMNS + (
+                                T.truncdiv(T.truncmod(u * 4 + e, 2 * OWN_COLUMNS), 4) * 2 + T.truncmod(
+                                    T.truncmod(u * 4 + e, 2 * OWN_COLUMNS), 2
+                                )
+                            )
                         ]
-        for v in T.unroll(32 // (2 * OWN_COLUMNS)):
+        for column in T.unroll(OWN_COLUMNS):
+            joined = T.if_then_else(
+                total[column] > 0.0, warps.log2(total[column]) + top[column], -T.infinity("float32")
+            )
+            total[column] = T.if_then_else(
+                total[column] > 0.0, warps.rcp_approx(total[column]), 0.0
+            ) * T.if_then_else(
+                joined > -T.infinity("float32"),
+                warps.rcp_approx(warps.exp2(sinks[column] * LOG2_E - joined) + 1.0), 0.0
+            )
+            if (piece == 0) & (thread < 4):
+                lse[
+                    row, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+                ] = T.if_then_else(joined > -T.infinity("float32"), joined * lse_scale, empty_lse)
+        for v in T.unroll(64 // HEADS):
             if piece + v < end:
                 for i in T.unroll(2 * OWN_COLUMNS):
                     out[
@@ -401,7 +405,7 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
                             T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
                         ) + T.truncdiv(T.truncmod(i, 4), 2) * 8 + 0
                     ] = T.cast(
-                        (merged[v * (2 * OWN_COLUMNS) + i] * scale[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)]),
+                        (merged[v * (2 * OWN_COLUMNS) + i] * total[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)]),
                         "bfloat16"
                     )
 

@@ -8,7 +8,7 @@ product takes. The padding has zero queries and is not written. Exponents are ba
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from typing import Any
 
 from ....device.torch import warps
@@ -34,14 +34,16 @@ from ....tile.kinds import (
     Writes,
 )
 from ....tile.leaf_text import WARP, by_text
-from ....tile.text import ceildiv, maximum, select
+from ....tile.text import ceildiv, maximum, minimum, select
 from .gather import SCALE_WORD, SCALES_AT, THREADS, TOKEN_WORDS, cache_row, heads_of_block, is_head
 from .gather_pages import PANELS, Pages, PlacedPages, place_of, store_piece, turn_scales, ue8m0
 from .softmax import (
+    FOUR,
     base2_lse,
     column_head,
     inverse_sum,
     join_maxima,
+    join_parts,
     join_sums,
     kept_beside,
     said_lse,
@@ -50,8 +52,8 @@ from .softmax import (
 
 UNIT = 128
 """Latent dims of an accumulator."""
-AT_ONCE = 8
-"""Splits whose partial results are in flight together."""
+HEADS_AT_ONCE = 4
+"""Heads whose partial results are in flight together."""
 
 
 @moves(loaded=lambda head_block, columns: head_block * columns * 2)
@@ -383,28 +385,29 @@ def merge_heads(
     """
     # A row may have fewer parts than there is room for.
     left = inline(splits if parts is None else parts)
-    four, merged = m.local("four", 4, "float32"), m.local("merged", 4, "float32")
-    for turn in range((heads_of_block(head_block, head0, heads) - share + shares - 1) // shares):
-        head = head0 + share + turn * shares
-        top: Float32 = -math.inf
-        total: Float32 = 0.0
-        for other in rolled(left, at_once=AT_ONCE):
-            lses = lse_partial.row("lses", (row, other), (splits, padded))
-            top = maximum(top, lses[head])
-        base = select(top > -math.inf, top, 0.0)
-        for v in range(4):
-            merged[v] = 0.0
-        for other in rolled(left, at_once=AT_ONCE):
-            lses = lse_partial.row("lses", (row, other), (splits, padded))
-            weight = warps.exp2(lses[head] - base)
-            total += weight
-            o_partial.row("partial", (row, other, head), (splits, padded, LATENT_DIM)).read(four, m.thread)
-            for v in range(4):
-                merged[v] = merged[v] + weight * four[v]
-        joined = base2_lse(total, base)
-        scale = inverse_sum(total) * kept_beside(joined, attn_sink[head])
-        to = out.row("to", (row, head), first=m.thread * 4)
-        for v in (0, 2):
-            m.do(warps.store_pair(to.at(v), merged[v] * scale, merged[v + 1] * scale))
-        if m.thread == 0:
-            lse.row("of_row", row)[head] = said_lse(joined, lse_scale, empty_lse)
+    own = (heads_of_block(head_block, head0, heads) - share + shares - 1) // shares
+
+    def head_of(turn, column):
+        return head0 + share + minimum(turn + column, own - 1) * shares
+
+    def read(turn, four, part, u):
+        place = (row, part, head_of(turn, u))
+        o_partial.row("partial", place, (splits, padded, LATENT_DIM)).read(four, m.thread)
+
+    for turn in range(0, own, HEADS_AT_ONCE):
+        top, total, merged = join_parts(
+            m, HEADS_AT_ONCE, HEADS_AT_ONCE * FOUR, left,
+            lambda part: lse_partial.row("lses", (row, part), (splits, padded)),
+            partial(head_of, turn), partial(read, turn), lambda i: i // FOUR,
+        )  # fmt: skip
+        for column in unrolled(HEADS_AT_ONCE):
+            if turn + column < own:
+                head = head_of(turn, column)
+                joined = base2_lse(total[column], top[column])
+                scale = inverse_sum(total[column]) * kept_beside(joined, attn_sink[head])
+                to = out.row("to", (row, head), first=m.thread * FOUR)
+                for v in (0, 2):
+                    pair = (merged[column * FOUR + v + i] * scale for i in range(2))
+                    m.do(warps.store_pair(to.at(v), *pair))
+                if m.thread == 0:
+                    lse.row("of_row", row)[head] = said_lse(joined, lse_scale, empty_lse)

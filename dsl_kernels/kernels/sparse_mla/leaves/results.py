@@ -7,18 +7,17 @@ exponents mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import add
+from functools import partial
 
 from ....device.torch.warps import clz, exchange, exp2, push, store_matrices, store_pair, sync_warp
 from ....tile.counting import moves
-from ....tile.frontend import inline, named, recorded, rolled, unrolled
+from ....tile.frontend import inline, named, recorded, unrolled
 from ....tile.kinds import BFloat16, Float32, Global, Int32, LeafRecorder, Registers, Sender, Shared, Writes
 from ....tile.lang import Size
 from ....tile.leaf_text import WARP, by_text
 from ....tile.text import Value, ceildiv, maximum, minimum, select
 from .gather import THREADS, is_head
 from .softmax import (
-    EVERY_FOURTH,
     FOUR,
     HALF_ROWS,
     INF,
@@ -27,9 +26,9 @@ from .softmax import (
     columns_of,
     first_head,
     inverse_sum,
+    join_parts,
     kept_beside,
     leave_heads,
-    over_lanes,
     said_lse,
     sink_of,
 )
@@ -37,8 +36,6 @@ from .softmax import (
 LATENT_DIM = Size(512, "LATENT_DIM")
 FOURS = 32
 """A thread has so many fours of half of O: two heads by two dims, of every eight dims."""
-FEW, FEW_REGISTERS, AT_ONCE = 4, 32, 2
-"""Pieces that are joined at a time, the registers that they have, and parts that are in flight together."""
 
 
 def _own_dim(block, thread):
@@ -316,10 +313,9 @@ ON_N = 2
 class _Part:
     """A thread's part of O, for the leaves that join parts: piece by piece the same dims of each head.
 
-    Register i of piece p has dim `dim(p, i)` of the thread's head `head(column(i))`. Lanes at distances
-    `alike` have the same heads. `lane` is the thread's number among these lanes, and `leaves` tells whether
-    it writes the lses of the heads. `first` is the number of the thread's first four, among the fours of all
-    threads and sides.
+    Register i of piece p has dim `dim(p, i)` of the thread's head `head(column(i))`. `leaves` tells whether
+    the thread writes the lses of its heads. `first` is the number of the thread's first four, among the fours
+    of all threads and sides.
     """
 
     columns: int
@@ -336,11 +332,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _HeadsOnN(_Part):
-    pieces, alike = LATENT_DIM // 64, EVERY_FOURTH
-
-    @property
-    def lane(self):
-        return self.thread % WARP // 4
+    pieces = LATENT_DIM // 64
 
     @property
     def leaves(self):
@@ -359,11 +351,7 @@ class _HeadsOnN(_Part):
 @dataclass(frozen=True)
 class _HeadsOnM(_Part):
     side: int
-    pieces, alike = FOURS, (1, 2)
-
-    @property
-    def lane(self):
-        return self.thread % 4
+    pieces = FOURS
 
     @property
     def leaves(self):
@@ -411,76 +399,41 @@ def leave_part(
             of_split[part.head(column)] = lses[column]
 
 
-@recorded
-def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale, empty_lse, heads):
-    """For each head: the base of all parts' lses, the factor of the weighted sum, and the joined lse."""
-    columns = part.columns
-    own_parts = rolled(part.lane, parts, 1 << len(part.alike), at_once=AT_ONCE)
-    for column in unrolled(columns):
-        base[column], scale[column] = -INF, 0.0
-    m.comment("The lanes with the same heads share out the parts.")
-    for p in own_parts:
-        lses = lses_of(p)
-        for column in unrolled(columns):
-            base[column] = maximum(base[column], lses[part.head(column)])
-    for column in unrolled(columns):
-        top = over_lanes(m, base[column], maximum, part.alike)
-        base[column] = select(top > -INF, top, 0.0)
-    for p in own_parts:
-        lses = lses_of(p)
-        for column in unrolled(columns):
-            scale[column] = scale[column] + exp2(lses[part.head(column)] - base[column])
-    for column in unrolled(columns):
-        total = over_lanes(m, scale[column], add, part.alike)
-        of_all = base2_lse(total, base[column])
-        joined[column] = said_lse(of_all, lse_scale, empty_lse)
-        sink = inline(sink_of(attn_sink, head0 + part.head(column), heads))
-        scale[column] = inverse_sum(total) * kept_beside(of_all, sink)
-
-
 @moves(stored=_merged_bytes)
 @by_text
 def merge_parts(
     m: LeafRecorder, row: Int32, head0: Int32, parts: Int32, share: Int32, shares: Int32, columns: int,
-    side: int, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], o_partial: Global[Float32],
-    lse_partial: Global[Float32], attn_sink: Global[Float32], splits: Int32, padded: int | Int32,
-    lse_scale: Float32, empty_lse: Float32, heads: Int32 | None,
+    few: int, side: int, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]],
+    o_partial: Global[Float32], lse_partial: Global[Float32], attn_sink: Global[Float32], splits: Int32,
+    padded: int | Int32, lse_scale: Float32, empty_lse: Float32, heads: Int32 | None,
 ) -> None:  # fmt: skip
     """Join share `share` of `shares` of the dims from all parts, scale each head for its sink, and store it.
 
-    The first share also stores the lse. An empty part has lse -inf and weight 0. A row without ids gives 0
-    and `empty_lse`.
+    It joins `few` pieces at a time. Whoever has the first piece also stores the lse. A row without ids gives
+    0 and `empty_lse`.
     """
     part, size = _part(side, columns, m.thread), 2 * columns
-    base, scale, joined = (m.local(text, columns, "float32") for text in ("base", "scale", "joined"))
-
-    def lses_of(p):
-        return lse_partial.row("lses", (row, p), (splits, padded), head0)
-
-    _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale, empty_lse, heads)
-    if side != 1 and share == 0 and part.leaves:
-        of_heads = lse.row("of_heads", row, first=head0)
-        for column in unrolled(columns):
-            head = inline(part.head(column))
-            if is_head(head0 + head, heads):
-                of_heads[head] = joined[column]
-    few, fours = min(FEW, FEW_REGISTERS // size), size // FOUR
+    fours, sinks = size // FOUR, m.local("sinks", columns, "float32")
     end = (share + 1) * part.pieces // shares
-    weight = m.local("weight", columns, "float32")
-    merged, four = m.local("merged", few * size, "float32"), m.local("four", FOUR, "float32")
+
+    def read(piece, four, p, u):
+        room = part.room(o_partial, (row, p, head0), splits, padded)
+        room.read(four, (minimum(piece + u // fours, end - 1) * fours + u % fours) * THREADS)
+
+    for column in unrolled(columns):
+        sinks[column] = sink_of(attn_sink, head0 + part.head(column), heads)
     for piece in range(share * part.pieces // shares, end, few):
-        for i in unrolled(merged.size):
-            merged[i] = 0.0
-        for p in rolled(parts, at_once=AT_ONCE):
-            lses, room = lses_of(p), part.room(o_partial, (row, p, head0), splits, padded)
-            for column in unrolled(columns):
-                weight[column] = exp2(lses[part.head(column)] - base[column])
-            for v in unrolled(few):
-                for u in unrolled(fours):
-                    room.read(four, (minimum(piece + v, end - 1) * fours + u) * THREADS)
-                    for e in unrolled(FOUR):
-                        i = inline(u * FOUR + e)
-                        merged[v * size + i] = merged[v * size + i] + four[e] * weight[part.column(i)]
+        top, total, merged = join_parts(
+            m, columns, few * size, parts,
+            lambda p: lse_partial.row("lses", (row, p), (splits, padded), head0),
+            part.head, partial(read, piece), lambda i: part.column(i % size),
+        )  # fmt: skip
+        for column in unrolled(columns):
+            head = inline(head0 + part.head(column))
+            joined = base2_lse(total[column], top[column])
+            total[column] = inverse_sum(total[column]) * kept_beside(joined, sinks[column])
+            if side != 1 and piece == 0 and part.leaves and is_head(head, heads):
+                lse.row("of_row", row)[head] = said_lse(joined, lse_scale, empty_lse)
         for v in unrolled(few):
             if piece + v < end:
                 for i in unrolled(0, size, 1 if side == ON_N else 2):
@@ -489,7 +442,7 @@ def merge_parts(
                     to = out.row("to", (row, head), first=part.dim(piece + v, i))
                     if is_head(head, heads):
                         if side == ON_N:
-                            to[0] = (merged[at] * scale[column]).to("bfloat16")
+                            to[0] = (merged[at] * total[column]).to("bfloat16")
                         else:
-                            factor = inline(scale[column])
+                            factor = inline(total[column])
                             m.do(store_pair(to.at(0), merged[at] * factor, merged[at + 1] * factor))

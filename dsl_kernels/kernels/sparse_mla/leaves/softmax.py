@@ -103,9 +103,9 @@ EVERY_FOURTH = (4, 8, 16)
 
 
 @recorded
-def over_lanes(m, value, combine, distances=EVERY_FOURTH):
-    """Combine each thread's value over the lanes of its warp at these distances."""
-    for distance in distances:
+def over_lanes(m, value, combine):
+    """Combine each thread's value over the lanes of its warp with the same heads."""
+    for distance in EVERY_FOURTH:
         value = named(f"over_{distance}", combine(value, exchange(value, distance)))
     return value
 
@@ -343,3 +343,60 @@ def total_rows(
         total = sums[r] + theirs[HALF_ROWS * r]
         factor[r] = inverse_sum(total)
         sums[r] = base2_lse(total, peak[r])
+
+
+# The splits of a query are joined as the tiles of a row are, part by part.
+
+IN_FLIGHT = 64
+"""Registers into which parts are read together when they are joined."""
+
+
+@recorded
+def join_parts(m, columns, values, parts, lses_of, head_of, read, column_of):
+    """Sum a thread's `values` of `columns` heads over a query's parts, with weights by the parts' lses.
+
+    Weights are relative to the largest lse so far, so no read waits for another, and those of several parts
+    are in flight together. An empty part has lse -inf and weight 0.
+
+    Args:
+        lses_of: `lses_of(part)` are the lses of a part, and `head_of(column)` is a head's place among them.
+        read: `read(four, part, u)` reads values 4u to 4u + 3 of a part.
+        column_of: value i is of head `column_of(i)` of the thread's heads.
+
+    Returns:
+        For each head the largest lse and the sum of weights, and the weighted sums of the values.
+    """
+    top, total, kept = (m.local(title, columns, "float32") for title in ("top", "total", "kept"))
+    merged, four = m.local("merged", values, "float32"), m.local("four", FOUR, "float32")
+    at_once = max(1, IN_FLIGHT // values)
+    weights = m.local("weights", at_once * columns, "float32")
+    for column in unrolled(columns):
+        top[column], total[column] = -INF, 0.0
+    for i in unrolled(merged.size):
+        merged[i] = 0.0
+    for first in range(0, parts, at_once):
+        for p in unrolled(at_once):
+            lses = lses_of(minimum(first + p, parts - 1))
+            for column in unrolled(columns):
+                of_part = inline(lses[head_of(column)])
+                weights[p * columns + column] = select(first + p < parts, of_part, -INF)
+        for column in unrolled(columns):
+            peak: Float32 = top[column]
+            for at in unrolled(column, weights.size, columns):
+                peak = maximum(peak, weights[at])
+            m.comment("The weight of an empty part is 0, even if all parts are empty.")
+            base = select(peak > -INF, peak, 0.0)
+            kept[column] = exp2(top[column] - base)
+            top[column], total[column] = peak, total[column] * kept[column]
+            for at in unrolled(column, weights.size, columns):
+                weights[at] = exp2(weights[at] - base)
+                total[column] = total[column] + weights[at]
+        for i in unrolled(merged.size):
+            merged[i] = merged[i] * kept[column_of(i)]
+        for p in unrolled(at_once):
+            for u in unrolled(merged.size // FOUR):
+                read(four, minimum(first + p, parts - 1), u)
+                for e in unrolled(FOUR):
+                    i = inline(u * FOUR + e)
+                    merged[i] = merged[i] + four[e] * weights[p * columns + column_of(i)]
+    return top, total, merged

@@ -32,7 +32,6 @@ from typing import Any
 
 from ....abi import TensorMap
 from ....arch import ArchSpec
-from ....device.torch.scalars import anew
 from ....tile.channel import Filling
 from ....tile.frontend import Boolean, Int32, inline, named, recorded, rolled, unrolled
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
@@ -63,7 +62,7 @@ from .common import (
     start,
     unpacked,
 )
-from .shares import TilesInTurn, each_query, has_next, merge_parts, parts_of_query
+from .shares import TilesInTurn, each_query, has_next, merge_parts, write_part
 from .shares import start as start_share
 
 # tcgen05 with M = 128 takes N in steps of 16, so eight heads are padded to 16.
@@ -444,12 +443,7 @@ def _leave_output(walk: Walk | TilesInTurn, begin: Value) -> None:
         )  # fmt: skip
 
     if isinstance(walk, TilesInTurn):
-        part, parts, counter = parts_of_query(walk, row)
-        if parts > 1:
-            write(walk.o_partial, walk.lse_partial, anew(part) if lacks_registers(m.k) else part)
-            m.count_in("arrivals", counter, "softmax")
-        else:
-            write(walk.out, walk.lse, None)
+        write_part(walk, write)
         if walk.it > begin:
             last.release()
     elif walk.splits == 1:

@@ -559,7 +559,7 @@ def _merge(m: Recorder, walk: Units, side: int) -> None:
 
     def merge(row: Value, part: Value, parts: Value) -> None:
         leaf.merge_parts(
-            m, row, walk.head0, parts, part, parts, 2, side, walk.out, walk.lse, walk.o_partial,
+            m, row, walk.head0, parts, part, parts, 2, 4, side, walk.out, walk.lse, walk.o_partial,
             walk.lse_partial, walk.attn_sink, walk.splits, padded_heads(m.k), walk.lse_scale, walk.empty_lse,
             heads_of_call(m),
         )  # fmt: skip

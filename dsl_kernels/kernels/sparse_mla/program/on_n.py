@@ -381,10 +381,12 @@ def _attend_whole(m: Recorder, walk: Walk) -> None:
     """Attend over whole rows: all tiles of a query, or a split's tiles. Then merge the splits."""
     splits, row, head0 = walk.splits, walk.row, walk.head0
     columns = m.schedule.buffer("top").per_thread
+    # CTAs alone share a merge, one for each part. A cluster merges all, so its CTAs have more pieces each.
+    few = max(1, 32 // m.c.head_block) if m.k.cluster == 1 else min(4, 64 // m.c.head_block)
 
     def merge(share: Value, shares: Value) -> None:
         leaf.merge_parts(
-            m, row, head0, splits, share, shares, columns, leaf.ON_N, walk.out, walk.lse, walk.o_partial,
+            m, row, head0, splits, share, shares, columns, few, leaf.ON_N, walk.out, walk.lse, walk.o_partial,
             walk.lse_partial, walk.attn_sink, walk.splits, padded_heads(m.k), walk.lse_scale, walk.empty_lse,
             heads_of_call(m),
         )  # fmt: skip

@@ -58,7 +58,7 @@ from ..leaves import pair as leaf
 from ..leaves.pair import HALF, OWN_DIMS
 from .blackwell import merge_heads, row_map
 from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM
-from .shares import Pairs, each_query, has_next, merge_parts, parts_of_query, place_of_cta, start
+from .shares import Pairs, each_query, has_next, merge_parts, place_of_cta, start, write_part
 
 # Keys and queries have panels of 64 of the 576 dims. The queries' first `IN_TENSOR` panels are in tensor
 # memory, and the others in shared memory.
@@ -422,12 +422,7 @@ def _leave_output(walk: Any, begin: Value) -> None:
         )  # fmt: skip
         walk.write_output(to, last.o_t, split, walk.it > begin)
 
-    part, parts, counter = parts_of_query(walk, row)
-    if parts > 1:
-        write(walk.o_partial, walk.lse_partial, part)
-        m.count_in("arrivals", counter, "softmax")
-    else:
-        write(walk.out, walk.lse, None)
+    write_part(walk, write)
     m.comment("All threads must read the sums before the next tile's maxima overwrite them.")
     m.meet("softmax")
     if walk.it > begin:

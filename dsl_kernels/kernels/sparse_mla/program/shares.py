@@ -6,6 +6,7 @@ Kernels with 64 heads on M use it, and those on Blackwell that go on from query 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ....device.torch.scalars import anew
 from ....tile.frontend import Boolean, Int32, State, inline, named, recorded
@@ -390,6 +391,17 @@ def parts_of_query(walk: Units, row: Value) -> tuple[Value, Value, Value]:
     from_cta = row * walk.span // walk.share
     parts = (row * walk.span + units_of_query(walk.m) - 1) // walk.share - from_cta + 1
     return which - from_cta, parts, row * head_blocks(walk.m.k) + block
+
+
+@recorded
+def write_part(walk: Units, write: Callable[[Any, Any, Value | None], None]) -> None:
+    """Write a query's result, or this CTA's part of it, by `write(to, lses, part)`; no part is the result."""
+    part, parts, counter = parts_of_query(walk, walk.row)
+    if parts > 1:
+        write(walk.o_partial, walk.lse_partial, anew(part) if lacks_registers(walk.m.k) else part)
+        walk.m.count_in("arrivals", counter, "softmax")
+    else:
+        write(walk.out, walk.lse, None)
 
 
 @recorded

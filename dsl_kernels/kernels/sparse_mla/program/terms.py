@@ -34,7 +34,7 @@ from ..leaves import softmax as leaf_softmax
 from ..leaves import terms as leaf
 from .blackwell import BLACKWELL_MIN_N, merge_heads
 from .common import LATENT_DIM, ROPE_DIM, head_block, head_blocks, padded_heads
-from .shares import TilesInTurn, each_query, has_next, merge_parts, parts_of_query
+from .shares import TilesInTurn, each_query, has_next, merge_parts, write_part
 from .shares import start as start_share
 
 E4M3 = "float8_e4m3"
@@ -276,12 +276,7 @@ def _leave_output(walk: TilesInTurn, begin: Value) -> None:
             padded_heads(m.k), m.c.head_block, walk.splits,
         )  # fmt: skip
 
-    part, parts, counter = parts_of_query(walk, row)
-    if parts > 1:
-        write(walk.o_partial, walk.lse_partial, part)
-        m.count_in("arrivals", counter, "softmax")
-    else:
-        write(walk.out, walk.lse, None)
+    write_part(walk, write)
     if walk.it > begin:
         last.release()
 
