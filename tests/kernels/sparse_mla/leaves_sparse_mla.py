@@ -595,22 +595,28 @@ def _call_leave_part(p: Probe, acc: Any, lses: Any, head0: int, heads: int, side
     )  # fmt: skip
 
 
-@case(said.merge_parts, parts=(3, 19), shares=(1, 3, 8), block=(8, 16, 32), few=(False, True))
-def merge_parts_on_n(p: Probe, parts: int, shares: int, block: int, few: bool) -> None:
-    """All of the row, and shares that are not whole pairs of pieces; one head has only empty parts,
-    another has one."""
-    _call_merge_parts(p, parts, shares // 3, shares, block // 4, 16, 64, said.ON_N, few)
+@case(
+    said.merge_parts, parts=(3, 19), share=((0, 1), (1, 3), (2, 8), (1, 16)), block=(8, 16, 32),
+    pieces=(1, 2, 4), few=(False, True),
+)  # fmt: skip
+def merge_parts_on_n(
+    p: Probe, parts: int, share: tuple[int, int], block: int, pieces: int, few: bool
+) -> None:
+    """All of the row, and shares of it: the first share of more than there are pieces has none, and the
+    second has the lse. One head has only empty parts, another has one."""
+    _call_merge_parts(p, parts, share, block // 4, pieces, 16, 64, said.ON_N, few)
 
 
 def _call_merge_parts(
-    p: Probe, parts: int, share: int, shares: int, columns: int, head0: int, heads: int, side: int, few: bool
-) -> None:
+    p: Probe, parts: int, share: tuple[int, int], columns: int, pieces: int, head0: int, heads: int,
+    side: int, few: bool,
+) -> None:  # fmt: skip
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(2, parts + 1, heads)
     lses[:, 1], lses[:, :, head0 + 5] = -INF, -INF
     p.call(
-        p.dim("row", 1), p.dim("head0", head0), p.dim("parts", parts), p.dim("share", share),
-        p.dim("shares", shares), columns, side,
+        p.dim("row", 1), p.dim("head0", head0), p.dim("parts", parts), p.dim("share", share[0]),
+        p.dim("shares", share[1]), columns, pieces, side,
         *outputs(p, heads),
         p.operand("o_partial", p.normal(2, parts + 1, heads, 512)), p.operand("lse_partial", lses),
         p.operand("attn_sink", p.normal(heads)), p.dim("splits", parts + 1), heads, *lse_scalars(p),
@@ -736,7 +742,8 @@ def leave_part_on_m(p: Probe, side: int) -> None:
 @case(said.merge_parts, side=(0, 1), parts=(2, 7, 40), few=(False, True))
 def merge_parts_on_m(p: Probe, side: int, parts: int, few: bool) -> None:
     """Shares of half of the dims, of an odd number of eights, and of one eight; the first stores the lse."""
-    _call_merge_parts(p, parts, 0 if side == 0 and parts == 2 else 1, parts, 2, 64, 128, side, few)
+    share = (0 if side == 0 and parts == 2 else 1, parts)
+    _call_merge_parts(p, parts, share, 2, 4, 64, 128, side, few)
 
 
 @case(said.store_result_rows, side=(0, 1), width=(32, 256), few=(False, True))
