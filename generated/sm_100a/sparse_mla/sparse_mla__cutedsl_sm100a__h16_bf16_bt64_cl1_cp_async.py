@@ -419,7 +419,7 @@ def merge_heads(
 ):
     """Write the weighted sum of the splits for a share of the heads, with four dims per thread.
 
-    A row without ids gives 0 and `empty_lse`.
+    Heads are joined `together` at a time. A row without ids gives 0 and `empty_lse`.
     """
     own = (HEADS - share + shares - 1) // shares
     for turn in cutlass.range(0, own, 4, unroll=1):
@@ -428,14 +428,14 @@ def merge_heads(
         kept = cute.make_rmem_tensor(4, Float32)
         merged = cute.make_rmem_tensor(16, Float32)
         four = cute.make_rmem_tensor(4, Float32)
-        weights = cute.make_rmem_tensor(16, Float32)
+        weights = cute.make_rmem_tensor(8, Float32)
         for column in cutlass.range_constexpr(4):
             top[column] = Float32(-Float32.inf)
             total[column] = Float32(0.0)
         for i in cutlass.range_constexpr(16):
             merged[i] = Float32(0.0)
-        for first in cutlass.range(0, parts, 4, unroll=1):
-            for p in cutlass.range_constexpr(4):
+        for first in cutlass.range(0, parts, 2, unroll=1):
+            for p in cutlass.range_constexpr(2):
                 lses = lse_partial + Int64(row * splits + cutlass.min(first + p, parts - 1)) * HEADS
                 for column in cutlass.range_constexpr(4):
                     weights[p * 4 + column] = cutlass.select_(
@@ -444,19 +444,19 @@ def merge_heads(
                     )
             for column in cutlass.range_constexpr(4):
                 peak = Float32(top[column])
-                for at in cutlass.range_constexpr(column, 16, 4):
+                for at in cutlass.range_constexpr(column, 8, 4):
                     peak = cute.arch.fmax(peak, weights[at])
                 # The weight of an empty part is 0, even if all parts are empty.
                 base = cutlass.select_(peak > -Float32.inf, peak, 0.0)
                 kept[column] = warps.exp2(top[column] - base)
                 top[column] = peak
                 total[column] = total[column] * kept[column]
-                for at in cutlass.range_constexpr(column, 16, 4):
+                for at in cutlass.range_constexpr(column, 8, 4):
                     weights[at] = warps.exp2(weights[at] - base)
                     total[column] = total[column] + weights[at]
             for i in cutlass.range_constexpr(16):
                 merged[i] = merged[i] * kept[i // 4]
-            for p in cutlass.range_constexpr(4):
+            for p in cutlass.range_constexpr(2):
                 for u in cutlass.range_constexpr(4):
                     partial = o_partial + Int64(
                         (row * splits + cutlass.min(first + p, parts - 1)) * HEADS + (

@@ -368,7 +368,7 @@ def merge_heads(
 ):
     """Write the weighted sum of the splits for a share of the heads, with four dims per thread.
 
-    A row without ids gives 0 and `empty_lse`.
+    Heads are joined `together` at a time. A row without ids gives 0 and `empty_lse`.
     """
     own = T.truncdiv(HEADS - share + shares - 1, shares)
     for turn in T.unroll(0, own, 4, unroll_factor=1):
@@ -377,14 +377,14 @@ def merge_heads(
         kept = T.alloc_local((4,), "float32")
         merged = T.alloc_local((16,), "float32")
         four = T.alloc_local((4,), "float32")
-        weights = T.alloc_local((16,), "float32")
+        weights = T.alloc_local((8,), "float32")
         for column in T.unroll(4):
             top[column] = -T.infinity("float32")
             total[column] = 0.0
         for i in T.unroll(16):
             merged[i] = 0.0
-        for first in T.unroll(0, parts, 4, unroll_factor=1):
-            for p in T.unroll(4):
+        for first in T.unroll(0, parts, 2, unroll_factor=1):
+            for p in T.unroll(2):
                 for column in T.unroll(4):
                     weights[p * 4 + column] = T.if_then_else(
                         first + p < parts,
@@ -395,19 +395,19 @@ def merge_heads(
                     )
             for column in T.unroll(4):
                 peak = T.alloc_var("float32", init=top[column])
-                for at in T.unroll(column, 16, 4):
+                for at in T.unroll(column, 8, 4):
                     peak = T.max(peak, weights[at])
                 # The weight of an empty part is 0, even if all parts are empty.
                 base = T.if_then_else(peak > -T.infinity("float32"), peak, 0.0)
                 kept[column] = warps.exp2(top[column] - base)
                 top[column] = peak
                 total[column] = total[column] * kept[column]
-                for at in T.unroll(column, 16, 4):
+                for at in T.unroll(column, 8, 4):
                     weights[at] = warps.exp2(weights[at] - base)
                     total[column] = total[column] + weights[at]
             for i in T.unroll(16):
                 merged[i] = merged[i] * kept[T.truncdiv(i, 4)]
-            for p in T.unroll(4):
+            for p in T.unroll(2):
                 for u in T.unroll(4):
                     for part in T.vectorized(4):
                         four[part] = o_partial[

@@ -271,8 +271,11 @@ def write_output(p: Probe, split: int | None, some: bool, block: int, few: bool)
     )
 
 
-@case(text.merge_heads, splits=(3, 11), alone=(False, True), few=(False, True), fewer=(False, True))
-def merge_heads(p: Probe, splits: int, alone: bool, few: bool, fewer: bool) -> None:
+@case(
+    text.merge_heads, splits=(3, 11), alone=(False, True), few=(False, True), fewer=(False, True),
+    together=(1, 4),
+)  # fmt: skip
+def merge_heads(p: Probe, splits: int, alone: bool, few: bool, fewer: bool, together: int) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(2, splits, 32)
     lses[:, 1], lses[:, :, 20] = -INF, -INF
@@ -287,6 +290,7 @@ def merge_heads(p: Probe, splits: int, alone: bool, few: bool, fewer: bool) -> N
         *outputs(p, 32),
         32,
         HEADS,
+        together,
         p.dim("splits", splits),
         *lse_scalars(p),
         of_call(p, few, 21),

@@ -52,8 +52,8 @@ from .softmax import (
 
 UNIT = 128
 """Latent dims of an accumulator."""
-HEADS_AT_ONCE = 4
-"""Heads whose partial results are in flight together."""
+AT_ONCE = 8
+"""Partial results of heads that are in flight together."""
 
 
 @moves(loaded=lambda head_block, columns: head_block * columns * 2)
@@ -376,12 +376,12 @@ def write_output(
 def merge_heads(
     m: LeafRecorder, row: Int32, head0: Int32, share: Int32, shares: Int32, o_partial: Global[Float32],
     lse_partial: Global[Float32], attn_sink: Global[Float32], out: Writes[Global[BFloat16]],
-    lse: Writes[Global[Float32]], padded: int | Int32, head_block: int, splits: Int32, lse_scale: Float32,
-    empty_lse: Float32, heads: Int32 | None, parts: Int32 | None,
+    lse: Writes[Global[Float32]], padded: int | Int32, head_block: int, together: int, splits: Int32,
+    lse_scale: Float32, empty_lse: Float32, heads: Int32 | None, parts: Int32 | None,
 ) -> None:  # fmt: skip
     """Write the weighted sum of the splits for a share of the heads, with four dims per thread.
 
-    A row without ids gives 0 and `empty_lse`.
+    Heads are joined `together` at a time. A row without ids gives 0 and `empty_lse`.
     """
     # A row may have fewer parts than there is room for.
     left = inline(splits if parts is None else parts)
@@ -394,13 +394,13 @@ def merge_heads(
         place = (row, part, head_of(turn, u))
         o_partial.row("partial", place, (splits, padded, LATENT_DIM)).read(four, m.thread)
 
-    for turn in range(0, own, HEADS_AT_ONCE):
+    for turn in range(0, own, together):
         top, total, merged = join_parts(
-            m, HEADS_AT_ONCE, HEADS_AT_ONCE * FOUR, left,
+            m, together, together * FOUR, AT_ONCE // together, left,
             lambda part: lse_partial.row("lses", (row, part), (splits, padded)),
             partial(head_of, turn), partial(read, turn), lambda i: i // FOUR,
         )  # fmt: skip
-        for column in unrolled(HEADS_AT_ONCE):
+        for column in unrolled(together):
             if turn + column < own:
                 head = head_of(turn, column)
                 joined = base2_lse(total[column], top[column])

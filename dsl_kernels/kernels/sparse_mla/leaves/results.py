@@ -305,6 +305,8 @@ def store_result_rows(
 # The splits of a query write their parts of O to scratch memory. Their CTAs join the parts, a share of the
 # dims each.
 
+IN_FLIGHT = 64
+"""Registers into which parts are read together when they are joined."""
 ON_N = 2
 """In place of a side: all of O, with heads on N."""
 
@@ -424,7 +426,7 @@ def merge_parts(
         sinks[column] = sink_of(attn_sink, head0 + part.head(column), heads)
     for piece in range(share * part.pieces // shares, end, few):
         top, total, merged = join_parts(
-            m, columns, few * size, parts,
+            m, columns, few * size, max(1, IN_FLIGHT // (few * size)), parts,
             lambda p: lse_partial.row("lses", (row, p), (splits, padded), head0),
             part.head, partial(read, piece), lambda i: part.column(i % size),
         )  # fmt: skip

@@ -347,15 +347,12 @@ def total_rows(
 
 # The splits of a query are joined as the tiles of a row are, part by part.
 
-IN_FLIGHT = 64
-"""Registers into which parts are read together when they are joined."""
-
 
 @recorded
-def join_parts(m, columns, values, parts, lses_of, head_of, read, column_of):
+def join_parts(m, columns, values, at_once, parts, lses_of, head_of, read, column_of):
     """Sum a thread's `values` of `columns` heads over a query's parts, with weights by the parts' lses.
 
-    Weights are relative to the largest lse so far, so no read waits for another, and those of several parts
+    Weights are relative to the largest lse so far, so no read waits for another, and those of `at_once` parts
     are in flight together. An empty part has lse -inf and weight 0.
 
     Args:
@@ -368,7 +365,6 @@ def join_parts(m, columns, values, parts, lses_of, head_of, read, column_of):
     """
     top, total, kept = (m.local(title, columns, "float32") for title in ("top", "total", "kept"))
     merged, four = m.local("merged", values, "float32"), m.local("four", FOUR, "float32")
-    at_once = max(1, IN_FLIGHT // values)
     weights = m.local("weights", at_once * columns, "float32")
     for column in unrolled(columns):
         top[column], total[column] = -INF, 0.0

@@ -457,9 +457,11 @@ def _leave_output(walk: Walk | TilesInTurn, begin: Value) -> None:
 def merge_heads(walk: Any, row: Value, share: Value, shares: Value) -> None:
     """Join the parts of a query for a share of the heads. If the CTA goes on, each part has one share."""
     m = walk.m
+    # With more heads at a time ptxas spills what the terms of queries are made with.
+    together = 1 if m.k.terms else 4
     leaf_sm100.merge_heads(
         m, row, walk.head0, share, shares, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
-        walk.lse, padded_heads(m.k), m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse,
+        walk.lse, padded_heads(m.k), m.c.head_block, together, walk.splits, walk.lse_scale, walk.empty_lse,
         heads_of_call(m), shares if goes_on(m.k) else None,
     )  # fmt: skip
 
