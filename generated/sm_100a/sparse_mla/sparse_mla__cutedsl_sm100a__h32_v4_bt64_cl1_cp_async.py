@@ -408,42 +408,42 @@ def merge_heads(
     Heads are joined `together` at a time. A row without ids gives 0 and `empty_lse`.
     """
     own = (HEADS - share + shares - 1) // shares
-    for turn in cutlass.range(0, own, 4, unroll=1):
-        top = cute.make_rmem_tensor(4, Float32)
-        total = cute.make_rmem_tensor(4, Float32)
-        kept = cute.make_rmem_tensor(4, Float32)
-        merged = cute.make_rmem_tensor(16, Float32)
+    for turn in cutlass.range(own, unroll=1):
+        top = cute.make_rmem_tensor(1, Float32)
+        total = cute.make_rmem_tensor(1, Float32)
+        kept = cute.make_rmem_tensor(1, Float32)
+        merged = cute.make_rmem_tensor(4, Float32)
         four = cute.make_rmem_tensor(4, Float32)
         weights = cute.make_rmem_tensor(8, Float32)
-        for column in cutlass.range_constexpr(4):
+        for column in cutlass.range_constexpr(1):
             top[column] = Float32(-Float32.inf)
             total[column] = Float32(0.0)
-        for i in cutlass.range_constexpr(16):
+        for i in cutlass.range_constexpr(4):
             merged[i] = Float32(0.0)
-        for first in cutlass.range(0, parts, 2, unroll=1):
-            for p in cutlass.range_constexpr(2):
+        for first in cutlass.range(0, parts, 8, unroll=1):
+            for p in cutlass.range_constexpr(8):
                 lses = lse_partial + Int64(row * splits + cutlass.min(first + p, parts - 1)) * HEADS
-                for column in cutlass.range_constexpr(4):
-                    weights[p * 4 + column] = cutlass.select_(
+                for column in cutlass.range_constexpr(1):
+                    weights[p + column] = cutlass.select_(
                         first + p < parts, lses[share + cutlass.min(turn + column, own - 1) * shares],
                         -Float32.inf
                     )
-            for column in cutlass.range_constexpr(4):
+            for column in cutlass.range_constexpr(1):
                 peak = Float32(top[column])
-                for at in cutlass.range_constexpr(column, 8, 4):
+                for at in cutlass.range_constexpr(column, 8):
                     peak = cute.arch.fmax(peak, weights[at])
                 # The weight of an empty part is 0, even if all parts are empty.
                 base = cutlass.select_(peak > -Float32.inf, peak, 0.0)
                 kept[column] = warps.exp2(top[column] - base)
                 top[column] = peak
                 total[column] = total[column] * kept[column]
-                for at in cutlass.range_constexpr(column, 8, 4):
+                for at in cutlass.range_constexpr(column, 8):
                     weights[at] = warps.exp2(weights[at] - base)
                     total[column] = total[column] + weights[at]
-            for i in cutlass.range_constexpr(16):
+            for i in cutlass.range_constexpr(4):
                 merged[i] = merged[i] * kept[i // 4]
-            for p in cutlass.range_constexpr(2):
-                for u in cutlass.range_constexpr(4):
+            for p in cutlass.range_constexpr(8):
+                for u in cutlass.range_constexpr(1):
                     partial = o_partial + Int64(
                         (row * splits + cutlass.min(first + p, parts - 1)) * HEADS + (
                             share + cutlass.min(turn + u, own - 1) * shares
@@ -451,8 +451,8 @@ def merge_heads(
                     ) * 512
                     cute.autovec_copy(warps.group(partial, 4, thread), four)
                     for e in cutlass.range_constexpr(4):
-                        merged[u * 4 + e] = merged[u * 4 + e] + four[e] * weights[p * 4 + (u * 4 + e) // 4]
-        for column in cutlass.range_constexpr(4):
+                        merged[u * 4 + e] = merged[u * 4 + e] + four[e] * weights[p + (u * 4 + e) // 4]
+        for column in cutlass.range_constexpr(1):
             if turn + column < own:
                 head = share + cutlass.min(turn + column, own - 1) * shares
                 joined = cutlass.select_(

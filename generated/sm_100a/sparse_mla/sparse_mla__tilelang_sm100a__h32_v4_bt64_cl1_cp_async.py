@@ -353,44 +353,44 @@ def merge_heads(
     Heads are joined `together` at a time. A row without ids gives 0 and `empty_lse`.
     """
     own = T.truncdiv(HEADS - share + shares - 1, shares)
-    for turn in T.unroll(0, own, 4, unroll_factor=1):
-        top = T.alloc_local((4,), "float32")
-        total = T.alloc_local((4,), "float32")
-        kept = T.alloc_local((4,), "float32")
-        merged = T.alloc_local((16,), "float32")
+    for turn in T.unroll(0, own, 1, unroll_factor=1):
+        top = T.alloc_local((1,), "float32")
+        total = T.alloc_local((1,), "float32")
+        kept = T.alloc_local((1,), "float32")
+        merged = T.alloc_local((4,), "float32")
         four = T.alloc_local((4,), "float32")
         weights = T.alloc_local((8,), "float32")
-        for column in T.unroll(4):
+        for column in T.unroll(1):
             top[column] = -T.infinity("float32")
             total[column] = 0.0
-        for i in T.unroll(16):
+        for i in T.unroll(4):
             merged[i] = 0.0
-        for first in T.unroll(0, parts, 2, unroll_factor=1):
-            for p in T.unroll(2):
-                for column in T.unroll(4):
-                    weights[p * 4 + column] = T.if_then_else(
+        for first in T.unroll(0, parts, 8, unroll_factor=1):
+            for p in T.unroll(8):
+                for column in T.unroll(1):
+                    weights[p + column] = T.if_then_else(
                         first + p < parts,
                         lse_partial[
                             row, T.min(first + p, parts - 1), share + T.min(turn + column, own - 1) * shares
                         ],
                         -T.infinity("float32")
                     )
-            for column in T.unroll(4):
+            for column in T.unroll(1):
                 peak = T.alloc_var("float32", init=top[column])
-                for at in T.unroll(column, 8, 4):
+                for at in T.unroll(column, 8):
                     peak = T.max(peak, weights[at])
                 # The weight of an empty part is 0, even if all parts are empty.
                 base = T.if_then_else(peak > -T.infinity("float32"), peak, 0.0)
                 kept[column] = warps.exp2(top[column] - base)
                 top[column] = peak
                 total[column] = total[column] * kept[column]
-                for at in T.unroll(column, 8, 4):
+                for at in T.unroll(column, 8):
                     weights[at] = warps.exp2(weights[at] - base)
                     total[column] = total[column] + weights[at]
-            for i in T.unroll(16):
+            for i in T.unroll(4):
                 merged[i] = merged[i] * kept[T.truncdiv(i, 4)]
-            for p in T.unroll(2):
-                for u in T.unroll(4):
+            for p in T.unroll(8):
+                for u in T.unroll(1):
                     for part in T.vectorized(4):
                         four[part] = o_partial[
                             row, T.min(first + p, parts - 1), share + T.min(turn + u, own - 1) * shares,
@@ -398,9 +398,9 @@ def merge_heads(
                         ]
                     for e in T.unroll(4):
                         merged[u * 4 + e] = merged[u * 4 + e] + four[e] * weights[
-                            p * 4 + T.truncdiv(u * 4 + e, 4)
+                            p + T.truncdiv(u * 4 + e, 4)
                         ]
-        for column in T.unroll(4):
+        for column in T.unroll(1):
             if turn + column < own:
                 head = share + T.min(turn + column, own - 1) * shares
                 joined = T.if_then_else(

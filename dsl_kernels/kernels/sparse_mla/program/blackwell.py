@@ -457,8 +457,8 @@ def _leave_output(walk: Walk | TilesInTurn, begin: Value) -> None:
 def merge_heads(walk: Any, row: Value, share: Value, shares: Value) -> None:
     """Join the parts of a query for a share of the heads. If the CTA goes on, each part has one share."""
     m = walk.m
-    # With more heads at a time ptxas spills what the terms of queries are made with.
-    together = 1 if m.k.terms else 4
+    # With more heads at a time ptxas spills in the loop over tiles.
+    together = 1 if m.k.terms or (unpacked(m.k) and m.c.head_block == 32) else 4
     leaf_sm100.merge_heads(
         m, row, walk.head0, share, shares, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
         walk.lse, padded_heads(m.k), m.c.head_block, together, walk.splits, walk.lse_scale, walk.empty_lse,
