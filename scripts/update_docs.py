@@ -656,11 +656,11 @@ CHANGE_PLACES = {
     ),
     "gqa_forward bf16 b=1 sq=20000 skv=20000 heads=40 kv_heads=8 dim=128 causal=1": (
         "dense attention, bf16, causal, 1 x 20000, 40 heads on 8", "flash-attn-4",
-        "a former variant; at 1 x 8192 today's takes 0.89 of its time ([GQA](log/gqa.md))",
+        "those were of a variant with fewer rows a CTA, whose copies paced it ([GQA](log/gqa.md))",
     ),
     "gqa_forward bf16 b=2 sq=3000 skv=3000 heads=24 kv_heads=8 dim=128 causal=1": (
         "dense attention, bf16, causal, 2 x 3000, 24 heads on 8", "flash-attn-4",
-        "a former variant; today's takes 0.82 of its time ([GQA](log/gqa.md))",
+        "those were of a variant with fewer rows a CTA, whose copies paced it ([GQA](log/gqa.md))",
     ),
 }  # fmt: skip
 
