@@ -383,7 +383,7 @@ def _of_one_run(run: results.Results) -> Beside:
             )
     names = sorted({peer.name for row in run.rows for peer in row.peers})
     groups = {title: sorted(points) for title, points in by_title.items() if points}
-    return Beside(groups, names, f"one run of commit {run.commit}, in turns")
+    return Beside(groups, names, f"in turns on one card, at commit {run.commit}")
 
 
 def _recorded() -> Beside:

@@ -79,7 +79,7 @@ def times() -> str:
                 f"{key}: expected a row with a peer in the results of {GPU}; run `bench --record`"
             )
         rows.append(f"| {title} | {row.us:.1f} | {row.fastest.us:.1f} | {row.fastest.name} |")
-    taken = f"Microseconds on one {GPU}, {recorded.runs[0].date}, dsl_kernels at {recorded.commit[:12]}"
+    taken = f"Microseconds on an {GPU}, {recorded.runs[0].date}, dsl_kernels at {recorded.commit[:12]}"
     page = f"docs/results_{results.short_name(GPU)}.md"
     return "\n".join(
         [
