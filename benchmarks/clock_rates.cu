@@ -107,19 +107,29 @@ __device__ __forceinline__ u64 descriptor(const void* tile) {
 EACH_N(WGMMA_RATES)
 EACH_LONE_N(WGMMA_LONE)
 
-// For power: 16 products over four tiles of 256 rows of B and of 64 rows of A, four steps of 32 bytes each.
-#define AT(a_at, b_at, shape, modes)                    \
+// For power: 16 products over four tiles of up to 256 rows of B and of 64 rows of A, four steps of 32 bytes each. A may
+// come from four registers, whose order changes from product to product.
+#define AT(a_at, b_at, a_text, d, shape, modes)            \
   "add.u64 a, %4, " #a_at ";\nadd.u64 b, %5, " #b_at ";\n" \
-  "wgmma.mma_async.sync.aligned." shape " {" D256 "}, a, b, p, 1, 1" modes ";\n"
-#define TILE(a0, a1, a2, a3, b0, b1, b2, b3, shape, modes) \
-  AT(a0, b0, shape, modes) AT(a1, b1, shape, modes) AT(a2, b2, shape, modes) AT(a3, b3, shape, modes)
-#define FOUR_TILES(shape, modes)                                           \
-  TILE(0, 2, 4, 6, 0, 2, 4, 6, shape, modes)                               \
-  TILE(512, 514, 516, 518, 2048, 2050, 2052, 2054, shape, modes)           \
-  TILE(1024, 1026, 1028, 1030, 4096, 4098, 4100, 4102, shape, modes)       \
-  TILE(1536, 1538, 1540, 1542, 6144, 6146, 6148, 6150, shape, modes)
-WGMMA_LOOP(load_bf16, false, threadIdx.x / 128, AT(0, 0, BF16(256), ", 0, 0"), FOUR_TILES(BF16(256), ", 0, 0"), 1)
-WGMMA_LOOP(load_e4m3, true, threadIdx.x / 128, AT(0, 0, E4M3(256), ""), FOUR_TILES(E4M3(256), ""), 1)
+  "wgmma.mma_async.sync.aligned." shape " {" d "}, " a_text ", b, p, 1, 1" modes ";\n"
+#define TILE(a0, a1, a2, a3, b0, b1, b2, b3, each)                                                     \
+  each(a0, b0, "{%6, %7, %8, %9}") each(a1, b1, "{%7, %8, %9, %6}") each(a2, b2, "{%8, %9, %6, %7}") \
+  each(a3, b3, "{%9, %6, %7, %8}")
+#define FOUR_TILES(each)                                       \
+  TILE(0, 2, 4, 6, 0, 2, 4, 6, each)                           \
+  TILE(512, 514, 516, 518, 2048, 2050, 2052, 2054, each)       \
+  TILE(1024, 1026, 1028, 1030, 4096, 4098, 4100, 4102, each)   \
+  TILE(1536, 1538, 1540, 1542, 6144, 6146, 6148, 6150, each)
+#define OF_BF16(a_at, b_at, registers) AT(a_at, b_at, "a", D256, BF16(256), ", 0, 0")
+#define OF_E4M3(a_at, b_at, registers) AT(a_at, b_at, "a", D256, E4M3(256), "")
+#define OF_N64(a_at, b_at, registers) AT(a_at, b_at, "a", D64, BF16(64), ", 0, 0")
+#define OF_REGISTERS(a_at, b_at, registers) AT(a_at, b_at, registers, D256, BF16(256), ", 0")
+#define WGMMA_LOAD(name, fp8, each) \
+  WGMMA_LOOP(name, fp8, threadIdx.x / 128, each(0, 0, FROM_REGISTERS), FOUR_TILES(each), 1)
+WGMMA_LOAD(load_bf16, false, OF_BF16)
+WGMMA_LOAD(load_e4m3, true, OF_E4M3)
+WGMMA_LOAD(load_bf16_n64, false, OF_N64)
+WGMMA_LOAD(load_bf16_registers, false, OF_REGISTERS)
 #endif
 
 // ---------------------------------------------------------------- units
@@ -178,7 +188,7 @@ __global__ void __launch_bounds__(512) unit(Span* spans, int turns, u32 seed, u3
     // A lane finds its own address: ldmatrix in word `lane` of the first eight rows, the others in their own word.
     if (Unit::START != Start::NUMBER) {
       const bool packed = std::is_same<Unit, units::ldmatrix_x4>::value;
-      for (u32 word = lane; word < 128; word += 32) ((u32*)chain)[word] = 0;
+      for (u32 word = lane; word < 128; word += 32) ((u32*)chain)[word] = hash(c << 7 | word);
       __syncwarp();
       *(u32*)(chain + lane * (packed ? 4 : size)) = x[c];
     }
@@ -420,6 +430,11 @@ __global__ void bulk_stream(Span* spans, int turns, Stream stream, int depth) {
     }
   }
   tell(spans, begin, clocks(), nanoseconds() - ns);
+}
+
+// Words of which half of the digits are ones.
+__global__ void scatter_digits(u32* words, u64 count) {
+  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) words[i] = hash(i);
 }
 
 // 1024 threads, each with so many loads of 16 bytes at once.
@@ -885,39 +900,80 @@ void sustained(const std::string& item, const std::function<void()>& work, doubl
   if (each > 0) say(item + "_" + (strcmp(unit, "GB/s") ? "tflops" : "gbs"), each * ended / (last - half), unit);
 }
 
-void add_loads() {
-  items.push_back({"load_idle", [](const std::string& item) { sustained(item, nullptr, 0, ""); }});
-  items.push_back({"load_spin", [](const std::string& item) {
-                     sustained(item, [] { launch(spin, {}, card().spans, 20); }, 0, "");
+// What keeps the GPU busy; and what a launch of it moves or computes, in the unit of its rate.
+struct Load {
+  std::function<void()> once;
+  double each = 0;
+  const char* unit = "";
+};
+
+void add_load(const std::string& name, const std::function<Load()>& load) {
+  items.push_back({name, [=](const std::string& item) {
+                     const Load of = load();
+                     sustained(item, of.once, of.each, of.unit);
                    }});
-  items.push_back({"load_hbm", [](const std::string& item) {
-                     const int turns = all_turns(64e9);
-                     sustained(item,
-                               [=] {
-                                 const Stream stream{card().large, LARGE, false};
-                                 launch(load_stream<4>, {card().sms, 1024}, card().spans, turns, stream);
-                               },
-                               (double)ALL_CHUNK * card().sms * (turns + 16) / 1e9, "GB/s");
-                   }});
-  for (bool fp8 : {false, true})
-    items.push_back({fp8 ? "load_e4m3" : "load_bf16", [=](const std::string& item) {
+}
+
+// Products of one of so many SMs, m64n256 of two warpgroups on Hopper and m128n240 of one warp on Blackwell.
+void add_load_of_products(const std::string& name, bool fp8, int of = 1) {
+  add_load(name, [=]() -> Load {
+    const int sms = card().sms / of, turns = 8000;
 #ifdef BLACKWELL
-                       const int turns = 8000, m = 128, n = 240, threads = 128, groups = 1;
-                       const auto kernel = fp8 ? products<Kind::F8F6F4, Form::SHARED, 2, false>
-                                               : products<Kind::F16, Form::SHARED, 2, false>;
-                       const u32 shape = shape_of(fp8 ? Kind::F8F6F4 : Kind::F16, m, n);
-                       const auto once = [=] {
-                         launch(kernel, {card().sms, threads}, card().spans, turns, shape, 240u, (float*)card().flags);
-                       };
+    const int m = 128, n = 240, groups = 1;
+    const auto kernel =
+        fp8 ? products<Kind::F8F6F4, Form::SHARED, 2, false> : products<Kind::F16, Form::SHARED, 2, false>;
+    const u32 shape = shape_of(fp8 ? Kind::F8F6F4 : Kind::F16, m, n);
+    const auto once = [=] { launch(kernel, {sms, 128}, card().spans, turns, shape, 240u, (float*)card().flags); };
 #else
-                       const int turns = 8000, m = 64, n = 256, threads = 256, groups = 2;
-                       const auto once = [=] {
-                         launch(fp8 ? load_e4m3 : load_bf16, {card().sms, threads}, card().spans, turns);
-                       };
+    const int m = 64, n = 256, groups = 2;
+    const auto once = [=] { launch(fp8 ? load_e4m3 : load_bf16, {sms, 256}, card().spans, turns); };
 #endif
-                       const double each = 16.0 * turns * groups * card().sms, depth = fp8 ? 32 : 16;
-                       sustained(item, once, each * 2 * m * n * depth / 1e12, "TFLOP/s");
-                     }});
+    return {once, 16.0 * turns * groups * sms * 2 * m * n * (fp8 ? 32 : 16) / 1e12, "TFLOP/s"};
+  });
+}
+
+void add_load_of_memory(const std::string& name, u64 window) {
+  add_load(name, [=]() -> Load {
+    const int turns = all_turns(64e9);
+    const Stream stream{card().large, window, false};
+    launch(scatter_digits, {card().sms * 2, 1024}, (u32*)card().large, LARGE / 4);
+    return {[=] { launch(load_stream<4>, {card().sms, 1024}, card().spans, turns, stream); },
+            (double)ALL_CHUNK * card().sms * (turns + 16) / 1e9, "GB/s"};
+  });
+}
+
+// Numbers of all digits from -1 to -3/4, so that FFMA neither grows nor comes to rest: power depends on the data.
+template <class Unit>
+void add_load_of_unit(const std::string& name) {
+  constexpr int CHAINS = Unit::START == Start::VECTOR ? 8 : 16;
+  const bool number = Unit::START == Start::NUMBER;
+  const u32 seed = number ? 0xbf400000u : 0, stride = number ? 0x3fffffu : 0;
+  add_load(name, [=]() -> Load {
+    return {[=] { launch(unit<Unit, CHAINS>, {card().sms, 512}, card().spans, 10000, seed, stride); }};
+  });
+}
+
+void add_loads() {
+  add_load("load_idle", []() -> Load { return {}; });
+  add_load("load_spin", []() -> Load { return {[] { launch(spin, {}, card().spans, 20); }}; });
+  add_load_of_memory("load_hbm", LARGE);
+  add_load_of_memory("load_l2", 16ull << 20);
+  add_load_of_products("load_bf16", false);
+  add_load_of_products("load_e4m3", true);
+  add_load_of_products("load_bf16_half", false, 2);
+  add_load_of_products("load_bf16_third", false, 3);
+#ifndef BLACKWELL
+  add_load("load_bf16_n64", []() -> Load {
+    return {[] { launch(load_bf16_n64, {card().sms, 256}, card().spans, 32000); }};
+  });
+  add_load("load_bf16_registers", []() -> Load {
+    return {[] { launch(load_bf16_registers, {card().sms, 256}, card().spans, 8000); }};
+  });
+#endif
+  add_load_of_unit<units::ffma>("load_ffma");
+  add_load_of_unit<units::lop3>("load_lop3");
+  add_load_of_unit<units::mufu_ex2>("load_mufu_ex2");
+  add_load_of_unit<units::lds_128>("load_lds_128");
 }
 
 void add_all() {

@@ -52,6 +52,8 @@ PATIENCE_S = 20.0
 LIMIT_S = 170.0
 
 # Pattern of names -> what the figure is. "clk" is in clocks of the SM.
+PRODUCTS = "(bf16|e4m3)(_half|_third|_n64|_registers)?"
+UNITS = "ffma|lop3|mufu_ex2|lds_128"
 NAMES = {
     r"wgmma_(bf16|e4m3)_n\d+_(shared|registers)": (
         "clocks an m64nNk16 (bf16) or m64nNk32 (e4m3) product: 1024 of them on one accumulator by one "
@@ -143,16 +145,18 @@ NAMES = {
         "_dependent: "
         "programmatic dependent launches that let the next begin at once and wait for the one before"
     ),
-    r"load_(idle|spin|hbm|bf16|e4m3)_(nvml_mhz|watts)": (
+    rf"load_(idle|spin|hbm|l2|{PRODUCTS}|{UNITS})_(nvml_mhz|watts)": (
         "SM clock and power as NVML tells them in the second half of 3 s: idle with a context, one warp "
-        "that waits, "
-        "all SMs reading HBM, all SMs in products on normal values: on Hopper m64n256 of two warpgroups, on "
-        "Blackwell "
-        "m128n240 on two accumulators"
+        "that waits, all SMs reading HBM or 16 MB in the L2, all SMs (or half or a third of them) in products "
+        "on normal values: on Hopper m64n256 of two warpgroups (or m64n64; or with A from registers), on "
+        "Blackwell m128n240 on two accumulators; or 16 warps of each SM in the unit's instructions"
     ),
-    r"load_(spin|hbm|bf16|e4m3)_mhz": "the SM's clock over the last launch of that load: its clocks by its "
-    "nanoseconds",
-    r"load_hbm_gbs|load_(bf16|e4m3)_tflops": "GB/s and TFLOP/s in the second half of those 3 s",
+    rf"load_(spin|hbm|l2|{PRODUCTS}|{UNITS})_mhz": (
+        "the SM's clock over the last launch of that load: its clocks by its nanoseconds"
+    ),
+    r"load_(hbm|l2)_gbs|load_(bf16|e4m3)(_half|_third)?_tflops": (
+        "GB/s and TFLOP/s in the second half of those 3 s"
+    ),
 }
 
 

@@ -69,7 +69,7 @@ def spread(places: Mapping[Any, cached.Place]) -> list[Any]:
 
 
 def walked(variant: Variant) -> list[list[Any]]:
-    """The walks of a variant, one row each: place, clocks, share of the tensor cores, busiest unit."""
+    """The walks of a variant, one row each: the fields of `cached.Walked`."""
     sms = {}
     # A GPU with a note exists for predictions only.
     for gpu in (row for row in GPUS.values() if row.arch.name == variant.arch and not row.note):
@@ -80,7 +80,7 @@ def walked(variant: Variant) -> list[list[Any]]:
     rows = []
     for key in spread(places) if places else []:
         walk = sms[key].walk()
-        figures = (*places[key], walk.clocks, walk.busy.get("tensor cores", 0.0))
+        figures = (*places[key], walk.clocks, walk.busy.get("tensor cores", 0.0), walk.drawn)
         rows.append([*(float(f"{figure:.5g}") for figure in figures), walk.bound])
     return rows
 

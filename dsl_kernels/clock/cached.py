@@ -19,14 +19,14 @@ from ..variants import Variant
 from .rates import Rates
 from .sm import Share
 
-SCHEMA = 1
+SCHEMA = 2
 # Not `measured.TUNED`: whoever reads other tables keeps these records.
 WALKS = Path(__file__).resolve().parents[1] / "tuned"
 # Operations whose variants the clock ranks, by architecture. On Hopper: those where it loses no more than the
 # cost model at the points of both tuned tables (docs/clock_accuracy.md). On Blackwell, where the cost model
 # tells few variants apart: all operations that the clock walks.
 RANKED = {
-    "sm_90a": ("lightning_indexer",),
+    "sm_90a": ("gqa_forward", "lightning_indexer"),
     "sm_100a": ("gqa_forward", "lightning_indexer", "sparse_mla"),
 }
 # How many walks an interpolation uses; and how many uses of its ring the prologue and epilogue of a CTA take
@@ -45,12 +45,14 @@ class Walked(NamedTuple):
         place: coordinates of its launch, from `place`.
         clocks: clocks of the SM.
         tensor: fraction of the clocks in which the tensor cores were busy.
+        drawn: what the SM's units draw, as `Rates.drawn` has it.
         bound: the busiest unit.
     """
 
     place: Place
     clocks: float
     tensor: float
+    drawn: float
     bound: str
 
 
@@ -79,7 +81,8 @@ def between(walks: Iterable[Walked], share: Share) -> Walked:
         return sum(w * value for w, value in zip(weights, values, strict=True)) / sum(weights)
 
     clocks = mean(math.log2(walk.clocks) - _usual(walk.place) for _, walk in near) + _usual(here)
-    return Walked(here, 2**clocks, mean(walk.tensor for _, walk in near), near[0][1].bound)
+    tensor, drawn = mean(walk.tensor for _, walk in near), mean(walk.drawn for _, walk in near)
+    return Walked(here, 2**clocks, tensor, drawn, near[0][1].bound)
 
 
 def _usual(at: Place) -> float:
@@ -100,7 +103,7 @@ def took(arch: str, variant: str, share: Share, rates: Rates) -> tuple[float, st
         KeyError: no walk of the variant is recorded.
     """
     walk = between(read(arch)[variant].walks, share)
-    return share.time(rates, walk.clocks, walk.tensor)[0], walk.bound
+    return share.time(rates, walk.clocks, walk.tensor, walk.drawn)[0], walk.bound
 
 
 def known(variants: Iterable[Variant]) -> bool:
@@ -147,7 +150,7 @@ def read(arch: str) -> Mapping[str, Record]:
 
 def _record(record: Mapping[str, Any]) -> Record:
     walks = tuple(
-        Walked(tuple(map(float, place)), float(clocks), float(tensor), str(bound))
-        for *place, clocks, tensor, bound in record["walks"]
+        Walked(tuple(map(float, place)), float(clocks), float(tensor), float(drawn), str(bound))
+        for *place, clocks, tensor, drawn, bound in record["walks"]
     )
     return Record(str(record["sha256"]), walks)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..arch import GpuSpec
+from ..arch import GPUS, GpuSpec
 
 
 class Rate(NamedTuple):
@@ -34,7 +34,13 @@ class Rates:
 
     Attributes:
         clock_mhz: the highest clock.
-        loaded_mhz: the clock under the power limit, with the tensor cores always busy.
+        loaded_mhz: the clock under the power limit, with the tensor cores of all SMs always busy.
+        drawn: unit -> what it draws when it is always busy, as a share of what that load draws at the same
+        clock.
+        "memory" and "hbm" are of a byte a clock that an SM gets from the L2, and what HBM adds.
+        drawn_exponent: what a load draws grows with this power of the clock.
+        droop: the clock with the tensor cores always busy where the power limit is not reached, as a share of
+        the highest.
         tensor: operations of the tensor cores by dtype; a multiply-add counts as two.
         tensor_least: the least clocks per tensor-core instruction.
         tensor_half: Blackwell: the fraction of the tensor cores' rate for a product with 64 rows in a CTA.
@@ -63,6 +69,9 @@ class Rates:
 
     clock_mhz: float
     loaded_mhz: float
+    drawn: Mapping[str, float]
+    drawn_exponent: float
+    droop: float
     tensor: Mapping[str, float]
     hbm_bytes: float
     l2_bytes: float
@@ -96,21 +105,75 @@ class Rates:
     bulk_slots: float
     begin_us: float
 
-    def mhz(self, busy: float) -> float:
-        """The clock when the tensor cores are busy for this fraction of the time."""
-        return self.clock_mhz - busy * (self.clock_mhz - self.loaded_mhz)
+    def mhz(self, tensor: float, drawn: float, limited: float) -> float:
+        """The clock of a launch.
+
+        Args:
+            tensor: The fraction of the time in which the tensor cores are busy.
+            drawn: What the units of all SMs draw, as a share of what products alone draw at that clock.
+            limited: The fraction of the launch in which the power limit acts.
+        """
+        free = self.clock_mhz * (1 - tensor * (1 - self.droop))
+        within = self.loaded_mhz * max(drawn, 1e-3) ** (-1 / self.drawn_exponent)
+        return free - limited * max(0.0, free - within)
 
 
 _SASS = "benchmarks/clock_instructions.py: stall fields of the SASS of the committed variants"
-_RECORD = Path(__file__).parent.parent / "tuned" / "nvidia_h100_rates.json"
+_TUNED = Path(__file__).parent.parent / "tuned"
 _GUIDE = "CUDA's programming guide"
 _SHARED = "docs/log/clock_shared.md, one H200"
+
+
+class Loads(NamedTuple):
+    """What loads of an H200 draw, and the clock that they leave; the fields are those of `Rates`."""
+
+    drawn: Mapping[str, float]
+    exponent: float
+    droop: float
+    loaded_mhz: float
+    source: str
+
+
+@functools.cache
+def _loads() -> Loads:
+    """From the loads of `benchmarks/clock_rates.py`, each of one unit of every SM for 3 s."""
+    record = json.loads((_TUNED / "nvidia_h200_rates.json").read_text())
+    seen = {name: figure["value"] for name, figure in record["rates"].items()}
+
+    def watts(load: str) -> float:
+        return seen[f"load_{load}_watts"] - seen["load_spin_watts"]
+
+    def clocks(load: str) -> float:
+        return seen[f"load_{load}_mhz"]
+
+    # Half of the SMs do not reach the limit, so twice what they draw is what all would draw at their clock.
+    exponent = math.log(2 * watts("bf16_half") / watts("bf16")) / math.log(
+        clocks("bf16_half") / clocks("bf16")
+    )
+    highest, sms = clocks("spin"), GPUS["H200"].sms
+    products = watts("bf16") * (highest / clocks("bf16")) ** exponent
+    # An instruction a clock and scheduler; the others issue less.
+    issue = watts("ffma")
+    shared = watts("lds_128") - issue / 16
+    bytes_l2, bytes_hbm = (seen[f"load_{load}_gbs"] * 1e3 / sms / highest for load in ("l2", "hbm"))
+    memory = watts("l2") / bytes_l2
+    # Operands of m64n256k16 take the port of shared memory for 5/8 of the time.
+    drawn = {
+        "tensor cores": products - shared * 5 / 8,
+        "shared memory": shared,
+        "issue": issue,
+        "memory": memory,
+        "hbm": watts("hbm") / bytes_hbm - memory,
+    }
+    shares = {unit: value / products for unit, value in drawn.items()}
+    source = f"{record['command']} on one {record['gpu']}, {record['date']}"
+    return Loads(shares, exponent, clocks("bf16_half") / highest, clocks("bf16"), source)
 
 
 @functools.cache
 def hopper() -> dict[str, Rate]:
     """Hopper's rates: those that `benchmarks/clock_rates.py` measured on an H100, and published ones."""
-    record = json.loads(_RECORD.read_text())
+    record = json.loads((_TUNED / "nvidia_h100_rates.json").read_text())
     source = f"{record['command']} on one {record['gpu']}, {record['date']}"
 
     def seen(name: str, less: str = "", loaded: float = 1.0) -> Rate:
@@ -122,6 +185,8 @@ def hopper() -> dict[str, Rate]:
 
     return {
         "loaded_mhz": seen("load_bf16_mhz"),
+        "drawn_exponent": Rate(_loads().exponent, _loads().source),
+        "droop": Rate(_loads().droop, _loads().source),
         "tensor_least": seen("wgmma_bf16_n8_registers"),
         "tensor_half": Rate(1, "wgmma is of 64 rows"),
         "tensor_latency": seen("wgmma_bf16_n64_lone", "wgmma_bf16_n64_shared"),
@@ -161,6 +226,7 @@ def blackwell() -> dict[str, Rate]:
     """Blackwell's rates: published ones, and Hopper's where none is published."""
     rates = {
         **hopper(),
+        "droop": Rate(1, "a guess", 1, _loads().droop, "^load_bf16_(half|third)$"),
         "loaded_mhz": Rate(1845, "contest notes: 1845 MHz under load on a rented B200", 1965, 1500),
         # Dependent instructions take 54 clocks each at N = 64 and 128; whether independent ones overlap is
         # unknown.
@@ -196,8 +262,9 @@ def blackwell() -> dict[str, Rate]:
     }
 
 
-# Bandwidths of a GPU in GB/s, where more is known than its row in `arch.GPUS` says.
-BANDWIDTHS: dict[str, dict[str, Rate]] = {
+# What is known of one GPU alone; bandwidths are in GB/s.
+OWN: dict[str, dict[str, Rate]] = {
+    "H200": {"loaded_mhz": Rate(_loads().loaded_mhz, _loads().source)},
     "B200": {
         "hbm_bytes": Rate(
             7000, "TileSight, arXiv 2607.22432, measured; 7480 in arXiv 2512.02189", 7480, 6600, "^all_hbm$"
@@ -211,7 +278,7 @@ TENSOR = {"bfloat16": 4096.0, "float16": 4096.0, "float8_e4m3": 8192.0, "float4_
 
 def sources(gpu: GpuSpec) -> dict[str, Rate]:
     """Every rate of a GPU that does not come from its row in `arch.GPUS`, with its source."""
-    return {**(blackwell() if gpu.arch.tmem_columns else hopper()), **BANDWIDTHS.get(gpu.name, {})}
+    return {**(blackwell() if gpu.arch.tmem_columns else hopper()), **OWN.get(gpu.name, {})}
 
 
 def rates_of(gpu: GpuSpec) -> Rates:
@@ -242,4 +309,4 @@ def _rates(gpu: GpuSpec, end: str) -> Rates:
         values[name] = rate.value if at is None else at
     for name in ("hbm_bytes", "l2_bytes"):
         values[name] *= 1e3 / clock  # GB/s to bytes per clock
-    return Rates(clock_mhz=clock, tensor=tensor, launch_us=gpu.launch_us, **values)
+    return Rates(clock_mhz=clock, tensor=tensor, drawn=_loads().drawn, launch_us=gpu.launch_us, **values)

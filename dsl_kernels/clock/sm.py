@@ -60,6 +60,7 @@ class Prediction:
         us: microseconds of a launch.
         clocks: clocks of the SM.
         mhz: the clock that converts the one to the other.
+        drawn: what the SM's units draw, as a share of what products alone draw at that clock.
         busy: unit -> the fraction of the time in which it served requests.
         waits: role of the first CTA -> event -> clocks that the role waited for it.
     """
@@ -67,6 +68,7 @@ class Prediction:
     us: float
     clocks: float
     mhz: float
+    drawn: float
     busy: Mapping[str, float]
     waits: Mapping[str, Mapping[str, float]]
 
@@ -87,6 +89,7 @@ class Share:
         wanted: how many CTAs the SM runs.
         at_once: how many of them it holds at once.
         active: the fraction of the GPU's SMs that have a CTA.
+        fresh: the fraction of the bytes that come from HBM.
         byte_clocks: clocks per byte from HBM or the L2.
         latency: clocks until a load's first byte arrives.
     """
@@ -96,6 +99,7 @@ class Share:
     wanted: int
     at_once: int
     active: float
+    fresh: float
     byte_clocks: float
     latency: float
 
@@ -121,23 +125,32 @@ class Share:
         byte_clocks = max(1 / rates.sm_bytes, active * fresh / rates.hbm_bytes, active / rates.l2_bytes)
         latency = rates.l2_latency if fresh < 0.2 else rates.hbm_latency
         products = sum(flops / rates.tensor[dtype] for dtype, flops in counts.flops.items())
-        return cls(counts, products, wanted, min(resident, wanted), active / gpu.sms, byte_clocks, latency)
+        return cls(
+            counts, products, wanted, min(resident, wanted), active / gpu.sms, fresh, byte_clocks, latency
+        )
 
     @property
     def rounds(self) -> float:
         """How many times the SM fills with CTAs."""
         return self.wanted / self.at_once
 
-    def time(self, rates: Rates, clocks: float, tensor: float) -> tuple[float, float]:
+    def time(self, rates: Rates, clocks: float, tensor: float, drawn: float) -> tuple[float, float]:
         """Microseconds of a launch, and the MHz that they assume.
 
         Args:
             rates: The GPU's rates.
             clocks: Clocks of the SM.
             tensor: The fraction of the clocks in which the tensor cores are busy.
+            drawn: What the SM's units draw, as `Rates.drawn` has it.
         """
-        mhz = rates.mhz(tensor * self.active * min(1.0, clocks / SUSTAINED))
+        mhz = rates.mhz(tensor, drawn * self.active, min(1.0, clocks / SUSTAINED))
         return rates.launch_us + rates.begin_us + clocks / mhz, mhz
+
+    def drawn(self, rates: Rates, busy: Mapping[str, float]) -> float:
+        """What the SM's units draw when they are busy for these fractions of the time."""
+        moved = busy.get("memory", 0.0) / self.byte_clocks
+        units = {**busy, "memory": moved, "hbm": moved * self.fresh}
+        return sum(rates.drawn[unit] * units.get(unit, 0.0) for unit in rates.drawn)
 
 
 class Sm:
@@ -154,7 +167,7 @@ class Sm:
         self.machine = Machine(rates.shared_least, kept)
         self.uses = share.counts.uses
         self.spelled = SPELLED.get(kernel.dsl, 1.0)
-        self.block = (0,) * len(kernel.schedule.grid)
+        self.block = (share.counts.cta, *(0 for _ in kernel.schedule.grid[1:]))
         self.tasks: list[Task] = []
         self._first: Cta | None = None
         self._left = 0
@@ -191,11 +204,12 @@ class Sm:
         span = max(1.0, self.machine.now)
         busy = {unit.name: unit.busy / span for unit in self.machine.units.values()}
         busy["issue"] = sum(unit.busy for unit in self.machine.issue) / SCHEDULERS / span
-        us, mhz = self.share.time(self.rates, clocks, busy.get("tensor cores", 0.0))
+        drawn = self.share.drawn(self.rates, busy)
+        us, mhz = self.share.time(self.rates, clocks, busy.get("tensor cores", 0.0), drawn)
         waits: dict[str, Mapping[str, float]] = {}
         for task in self.tasks:
             waits.setdefault(task.name, task.waits)
-        return Prediction(us, clocks, mhz, busy, waits)
+        return Prediction(us, clocks, mhz, drawn, busy, waits)
 
     @property
     def pace(self) -> tuple[str, float] | None:

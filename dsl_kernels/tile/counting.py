@@ -1,4 +1,4 @@
-"""Counts what the first CTA of a launch does from its kernel's text: products, uses, barriers and bytes.
+"""Counts what the busiest CTA of a launch does from its kernel's text: products, uses, barriers and bytes.
 
 The text of a variant is compiled once to a Python function of a call's sizes. The function contains only what
 decides the counts: a loop whose iterations count alike becomes a multiplication, and no data is read. Where
@@ -20,6 +20,7 @@ from ..dtypes import DTYPES
 from ..errors import DeclarationError
 from ..expr import FUNCTIONS, names_in
 from . import text as t
+from .expressions import size_at
 from .lang import Counts, Role, Schedule
 
 if TYPE_CHECKING:
@@ -58,38 +59,53 @@ Counted = Callable[[Mapping[str, int]], Counts]
 
 
 def counts_of(program: TileProgram, knobs: Mapping[str, Any], arch: ArchSpec) -> Counted:
-    """What the first CTA of a variant does, as a function of the sizes of a launch."""
+    """What the busiest CTA of a variant does, as a function of the sizes of a launch.
+
+    Of the first and the last CTA that is the one with more uses of its busiest pipeline: where CTAs take
+    items forwards and backwards in turn, the last ones get what is left over.
+    """
     schedule = program.declare(SimpleNamespace(**knobs), arch)
     declared = program.declared_operands(knobs)
     operands = {spec.name: spec.longest for spec in declared}
     scalars = frozenset(spec.name for spec in program.problem.operands(program.form(knobs)) if not spec.shape)
     text = program.recorded(knobs, arch, schedule)
     parts: list[tuple[Callable[[Mapping[str, int]], dict[Any, float]], int]] = []
+    differ = False
     for role in schedule.roles:
         statements = (*text.start, *text.roles[role.name], *text.end)
         for replica in range(role.replicas):
             reading = _Reading(schedule, role, replica, operands, scalars)
             function = reading.function(statements)
+            differ = differ or schedule.axes[0] in reading.needed
             alike = "replica" not in reading.needed
             parts.append((function, role.replicas if alike else 1))
             if alike:
                 break
 
-    def counts(dims: Mapping[str, int]) -> Counts:
+    def of(dims: Mapping[str, int], cta: int) -> Counts:
         total: dict[tuple[str, str], float] = {}
         syncs = 0.0
         for function, replicas in parts:
-            counted = function(dims)
+            counted = function({**dims, _CTA: cta})
             syncs = max(syncs, counted.pop(_SYNCS, 0))
             for key, amount in counted.items():
                 total[key] = total.get(key, 0) + amount * replicas
         flops = {key[1]: amount for key, amount in total.items() if key[0] == "flops" and amount}
         uses = max((amount for key, amount in total.items() if key[0] == "uses"), default=0)
-        return Counts(total.get(_LOADED, 0), total.get(_STORED, 0), flops, max(1, uses), syncs)
+        loaded, stored = total.get(_LOADED, 0), total.get(_STORED, 0)
+        return Counts(loaded, stored, flops, max(1, uses), syncs, cta=cta)
+
+    def counts(dims: Mapping[str, int]) -> Counts:
+        first = of(dims, 0)
+        if not differ:
+            return first
+        return max(first, of(dims, size_at(schedule.grid[0], dims) - 1), key=lambda each: each.uses)
 
     return counts
 
 
+# The size that stands for a CTA's place along the first axis of the grid.
+_CTA = "its place"
 _LOADED, _STORED, _SYNCS = ("loaded", ""), ("stored", ""), ("syncs", "")
 
 
@@ -135,7 +151,7 @@ class _Reading:
 
     def _given(self, name: str) -> str:
         if name in self.schedule.axes:
-            return "0"
+            return f"d[{_CTA!r}]" if name == self.schedule.axes[0] else "0"
         if name == "replica":
             return str(self.replica)
         # An integer scalar may select how a call is done without being one of its sizes: 0 then.

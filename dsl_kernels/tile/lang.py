@@ -391,7 +391,7 @@ def _pick(records: tuple[Any, ...], name: str, kind: str) -> Any:
 
 @dataclass(frozen=True)
 class Counts:
-    """What the first CTA of a launch does, if every row is as long as the call allows.
+    """What the busiest CTA of a launch does, if every row is as long as the call allows.
 
     Attributes:
         loaded, stored: bytes between the CTA and global memory, or the shared memory of its group.
@@ -399,6 +399,7 @@ class Counts:
         uses: uses of its busiest pipeline.
         group_syncs: how often it meets its group.
         elements: keys that go through a histogram or a compaction.
+        cta: its place along the first axis of the grid.
     """
 
     loaded: float = 0.0
@@ -407,6 +408,7 @@ class Counts:
     uses: float = 1.0
     group_syncs: float = 0.0
     elements: float = 0.0
+    cta: int = 0
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,9 @@ def test_what_was_walked_stands_at_its_place():
     name = open_to(call)[0].id
     record = cached.read(call.arch)[name].walks
     at = clock.sm_of(call, variants.get(name)).share
-    walk = cached.Walked(cached.place(at), 12345.0, 0.5, "memory")
-    assert cached.between([*record, walk], at).clocks == pytest.approx(12345, rel=1e-6)
+    walk = cached.Walked(cached.place(at), 12345.0, 0.5, 0.8, "memory")
+    between = cached.between([*record, walk], at)
+    assert between[1:4] == pytest.approx((12345, 0.5, 0.8), rel=1e-6)
     with pytest.raises(ValueError, match="no walk"):
         cached.between([], at)
 
@@ -107,7 +108,7 @@ def test_the_clock_ranks_all_candidates_or_none():
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", '{"schema": 99}', '{"schema": 1, "variants": {"a": {"sha256": "", "walks": [[]]}}}'],
+    ["", "{", "[]", '{"schema": 99}', '{"schema": 2, "variants": {"a": {"sha256": "", "walks": [[]]}}}'],
 )
 def test_a_damaged_file_leaves_the_ranking_to_the_cost_model(content, tmp_path, monkeypatch, caplog):
     (tmp_path / "walks.json").write_text(content)

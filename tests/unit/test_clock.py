@@ -246,6 +246,28 @@ def test_what_never_comes_is_reported():
         sm_of(variant, call_of(variant), without_commit)
 
 
+def test_what_the_units_draw_sets_the_clock():
+    """Products of all SMs reach the power limit; what else draws power lowers the clock further."""
+    h200 = rates.rates_of(GPUS["H200"])
+    products = h200.drawn["tensor cores"] + h200.drawn["shared memory"] * 5 / 8
+    assert products == pytest.approx(1)
+    assert h200.mhz(1, products, 1) == pytest.approx(h200.loaded_mhz)
+    assert h200.mhz(1, products + h200.drawn["issue"] / 2, 1) < 0.98 * h200.loaded_mhz
+    # A launch that ends before the limit acts, and one that draws little, keep their clock.
+    assert h200.mhz(1, products, 0) == h200.mhz(1, products / 3, 1) == h200.clock_mhz * h200.droop
+    assert h200.mhz(0, h200.drawn["issue"], 1) == h200.clock_mhz
+
+
+def test_traffic_between_the_l2_and_the_sms_takes_power():
+    """A cluster that loads keys for two CTAs at once leaves GQA a higher clock."""
+    alone, shared = (
+        variants.get(f"gqa_forward__cutedsl_sm90a__bf16_d128_n160_st2_o1_{cluster}_z2")
+        for cluster in ("c1", "c2")
+    )
+    call = call_of(alone, b=1, heads=128, kv_heads=8, sq=16384, skv=16384, causal=0)
+    assert clock.predict(call, shared).mhz > 1.01 * clock.predict(call, alone).mhz
+
+
 def test_less_bandwidth_takes_longer_where_memory_paces():
     variant = variants.get(DECODE)
     call = call_of(variant, b=64, max_pages=512, stride=32768, pages=64 * 512)

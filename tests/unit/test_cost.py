@@ -102,16 +102,16 @@ class CountingRun(Run):
         self.flops: dict[str, float] = defaultdict(float)
         self.uses: dict[str, int] = defaultdict(int)
 
-    def counts(self) -> tuple[dict[str, float], int]:
-        """FLOPs by dtype, and the number of uses of the pipeline that is used most."""
-        cta = Cta(self.schedule, tuple(0 for _ in self.grid))
+    def counts(self, place: int) -> tuple[dict[str, float], int]:
+        """FLOPs by dtype of the CTA at that place, and the number of uses of its busiest pipeline."""
+        cta = Cta(self.schedule, (place, *(0 for _ in self.grid[1:])))
         for role in self.schedule.roles:
             for replica in range(role.replicas):
                 CountingExecutor(self, cta, role, replica).walk(self.text)
         return dict(self.flops), max(1, *self.uses.values()) if self.uses else 1
 
 
-def counted(program, knobs, arch, form, dims) -> tuple[dict[str, float], int]:
+def counted(program, knobs, arch, form, dims, place=0) -> tuple[dict[str, float], int]:
     operands: dict[str, Any] = {}
     for spec in (*program.problem.operands(form), *program.own_operands(knobs)):
         if spec.kind == "scalar":
@@ -131,7 +131,7 @@ def counted(program, knobs, arch, form, dims) -> tuple[dict[str, float], int]:
         if spec.name == "logits":
             # Zeros that are never written take no physical memory.
             operands[spec.name] = torch.zeros(shape, dtype=spec.torch_dtype)
-    return CountingRun(program, knobs, arch, operands, dims).counts()
+    return CountingRun(program, knobs, arch, operands, dims).counts(place)
 
 
 # Small enough to run the bodies in full, yet with ragged last blocks and tiles, several tiles and sequences
@@ -155,7 +155,7 @@ def small_calls(op: str) -> list[registry.Call]:
 
 @pytest.mark.parametrize("op", programs.names())
 def test_counts_are_what_the_bodies_do(op) -> None:
-    program, policy, compared = programs.get(op), policies.get(op), 0
+    program, policy, compared, last = programs.get(op), policies.get(op), 0, 0
     for call in small_calls(op):
         open_variants = [v for v in variants.variants(op) if registry.refusal(call, v) is None]
         for knobs in {tuple(sorted(v.knobs.items())): v.knobs for v in open_variants}.values():
@@ -169,12 +169,13 @@ def test_counts_are_what_the_bodies_do(op) -> None:
             predicted = dataclasses.replace(
                 predicted, flops={name: n for name, n in predicted.flops.items() if n}
             )
-            assert (predicted.flops, predicted.uses) == counted(program, knobs, arch, call.form, dims), (
-                knobs,
-                call,
-            )
+            counts = counted(program, knobs, arch, call.form, dims, predicted.cta)
+            assert (predicted.flops, predicted.uses) == counts, (knobs, call)
+            last += predicted.cta > 0
             compared += 1
     assert compared > (20 if op in COUNTED else 0)
+    # CTAs of GQA take items forwards and backwards in turn: the last one may have more of them.
+    assert last or op != "gqa_forward"
 
 
 def test_the_model_tells_the_variants_of_a_dsl_apart() -> None:
