@@ -147,7 +147,7 @@ NAMES = {
     ),
     rf"load_(idle|spin|hbm|l2|{PRODUCTS}|{UNITS})_(nvml_mhz|watts)": (
         "SM clock and power as NVML tells them in the second half of 3 s: idle with a context, one warp "
-        "that waits, all SMs reading HBM or 16 MB in the L2, all SMs (or half or a third of them) in products "
+        "that waits, all SMs reading HBM or 16 MB in the L2, all SMs (or half or a third) in products "
         "on normal values: on Hopper m64n256 of two warpgroups (or m64n64; or with A from registers), on "
         "Blackwell m128n240 on two accumulators; or 16 warps of each SM in the unit's instructions"
     ),
