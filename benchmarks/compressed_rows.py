@@ -23,7 +23,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dsl_kernels.dsa import v4
-from dsl_kernels.kernels.compress_rows.problem import KINDS, PROBLEM, WORDS
+from dsl_kernels.kernels.compress_rows.problem import KINDS, WORDS
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.layouts import (
     E4M3_MAX,
@@ -32,6 +32,7 @@ from dsl_kernels.problems.layouts import (
     V4_FP8_DIMS,
     V4_GROUP,
 )
+from dsl_kernels_lab.oracles.compress_rows import ORACLE
 from dsl_kernels_lab.timing import bench, measure
 from dsl_kernels_lab.timing.ceilings import read_ceilings
 
@@ -53,7 +54,7 @@ def drawn(rows: int, kind: tuple[int, int, int, int], seed: int) -> dict[str, An
         "sequence": "inside",
     }
     generator = torch.Generator(measure.DEVICE).manual_seed(seed)
-    given = PROBLEM.make(Workload("rows", "real", "default", sizes), generator)
+    given = ORACLE.make(Workload("rows", "real", "default", sizes), generator)
     places = torch.randperm(given["pages"] * page, generator=generator, device=measure.DEVICE)
     given["row_slots"] = places[:rows].int()
     given["cache"] = torch.zeros(
@@ -128,7 +129,7 @@ def check(given: dict[str, Any], call: bench.Call, *, exact: bool = True) -> Non
     some = torch.arange(0, len(given["row_slots"]), -(-len(given["row_slots"]) // 512), device=measure.DEVICE)
     few = {**given, **{name: given[name][some] for name in ("windows", "positions", "row_slots")}}
     words = given["cache"].view(given["pages"], -1).view(torch.int32)
-    comparison = PROBLEM.compare("default", few, {"cache": words}, PROBLEM.reference("default", few))
+    comparison = ORACLE.compare("default", few, {"cache": words}, ORACLE.reference("default", few))
     failures = [f for f in comparison.failures if exact or not f.startswith("bytes that differ")]
     if failures:
         raise RuntimeError("; ".join(failures))
@@ -138,7 +139,7 @@ def row_of(rows: int, kind: tuple[int, int, int, int], compiled: bool) -> dict[s
     """The times of a point; None if it needs too much memory."""
     dim, ratio, parts, _ = kind
     dims = {"rows": rows, "ratio": ratio, "width": parts * dim, "dim": dim}
-    size = PROBLEM.bytes("default", dims)
+    size = ORACLE.bytes("default", dims)
     if 5 * size > MOST:
         return None
     sets = [drawn(rows, kind, seed) for seed in range(bench.turns(size))]

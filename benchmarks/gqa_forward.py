@@ -24,16 +24,17 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels import executors, problems, variants
+from dsl_kernels import executors, variants
 from dsl_kernels.arch import arch_for_capability
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.timing import bench
 from dsl_kernels_lab.timing.peers.gqa_forward import BUILDERS
 from dsl_kernels_lab.verification import trial
 
 OP = "gqa_forward"
-PROBLEM = problems.get(OP)
+PROBLEM = oracles.get(OP)
 SIZES = {"b": 4, "sq": 4096, "skv": 4096, "heads": 64, "kv_heads": 8}
 CLOCKS = ("nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits")
 CLOCK_SECONDS = 0.4

@@ -51,12 +51,12 @@ CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 def point_of(op: str, form: str, sizes: dict[str, Any]) -> Any:
     """A point of a grid, or the real workload of that name for an operation without a grid."""
-    from dsl_kernels import problems
+    from dsl_kernels_lab import oracles
     from dsl_kernels_lab.timing import grids
 
     if "name" not in sizes:
         return grids.Point(op, form, sizes)
-    workload = next(w for w in problems.get(op).workloads if w.name == sizes["name"])
+    workload = next(w for w in oracles.get(op).workloads if w.name == sizes["name"])
     return grids.Point(op, workload.form, dict(workload.params))
 
 
@@ -109,13 +109,13 @@ def outputs(point: Any, call: Any) -> list[Any]:
     """What a call writes; outputs are overwritten first, so that nothing of an earlier call is left."""
     import torch
 
-    from dsl_kernels import problems
+    from dsl_kernels_lab import oracles
 
     def written() -> list[Any]:
         result = call()
         if result is not None:
             return [result] if isinstance(result, torch.Tensor) else list(result)
-        specs = problems.get(point.op).operands(point.form)
+        specs = oracles.get(point.op).operands(point.form)
         return [call.args[0][spec.name] for spec in specs if spec.kind == "out"]
 
     for tensor in written():

@@ -24,9 +24,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels import executors, ops, problems, variants
+from dsl_kernels import executors, ops, variants
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.variants import Variant
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.cases.resample import DEVICE, OP, SIZES, by_torch, draw
 from dsl_kernels_lab.timing import bench
 from dsl_kernels_lab.verification import trial
@@ -58,7 +59,7 @@ def launch(inputs: Set, variant: str) -> torch.Tensor:
 
 def failures(variant: Variant, batches: list[int], sizes: dict[str, int]) -> list[str]:
     """What is wrong with a variant, against the reference and in a repeat."""
-    problem, texts = problems.get(OP), []
+    problem, texts = oracles.get(OP), []
     for workload in trial.workloads(variant, "tiny", "edge"):
         example = trial.cached_example(OP, workload)
         runs = [
@@ -102,7 +103,7 @@ def ladder(
     b: int, sizes: dict[str, int], listed: list[Variant], compile_torch: bool, notes: list[str]
 ) -> list[dict[str, Any]]:
     dims = {**sizes, "b": b}
-    size = problems.get(OP).bytes("default", dims)
+    size = oracles.get(OP).bytes("default", dims)
     sets = [draw(b, seed, sizes) for seed in range(bench.turns(size))]
     copy = time_copy(size, len(sets))
     rows = [row("copy", "torch", b, copy, size, copy.us)]

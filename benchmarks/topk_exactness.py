@@ -33,7 +33,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels.kernels.topk_selector.problem import draw
+from dsl_kernels_lab.oracles.topk_selector import draw
 
 Select = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """(scores [rows, columns], lengths [rows], k) to ids [rows, k], with -1 after the last id."""
@@ -61,9 +61,9 @@ def ours(executor: str | None) -> tuple[str, Select]:
 
 def reference(executor: str | None) -> tuple[str, Select]:
     import dsl_kernels
-    from dsl_kernels import problems
+    from dsl_kernels_lab import oracles
 
-    problem = problems.get("topk_selector")
+    problem = oracles.get("topk_selector")
 
     def select(scores: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor:
         whole = {"logits": scores, "row_starts": torch.zeros_like(lengths), "row_ends": lengths}

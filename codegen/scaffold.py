@@ -43,7 +43,7 @@ LEAVES = "_leaves.py.j2"
 _FOLDER = '''"""{title}, a kernel in a folder of its own."""
 '''
 
-_PROBLEM = '''"""{title}: what it computes, its reference and its workloads."""
+_ORACLE = '''"""{title}: drawn inputs, the reference, tolerances and workloads."""
 
 from __future__ import annotations
 
@@ -52,12 +52,8 @@ from typing import Any
 
 import torch
 
-from ...problems.base import Comparison, OperandSpec, Problem, Workload
-
-OPERANDS = (
-    OperandSpec("x", ("rows", "columns"), "float32"),
-    OperandSpec("y", ("rows", "columns"), "float32", "out"),
-)
+from dsl_kernels.kernels.{op}.problem import PROBLEM
+from dsl_kernels.problems.base import Comparison, Oracle, Workload
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
@@ -67,7 +63,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The expected outputs in float64."""
-    raise NotImplementedError("write the reference in dsl_kernels/kernels/{op}/problem.py")
+    raise NotImplementedError("write the reference in dsl_kernels_lab/oracles/{op}.py")
 
 
 def compare(
@@ -80,26 +76,52 @@ def compare(
     return result
 
 
+def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
+    """Operations by the dtype of the unit that runs them."""
+    return {{"float32": 1.0 * dims["rows"] * dims["columns"]}}
+
+
+ORACLE = Oracle(
+    **vars(PROBLEM),
+    workloads=(Workload("tiny", "tiny", "default", {{"rows": 3, "columns": 256}}),),
+    make=make,
+    reference=reference,
+    compare=compare,
+    flops=flops,
+)
+'''
+
+_PROBLEM = '''"""{title}: what a caller gives and gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...problems.base import OperandSpec, Problem
+
+OPERANDS = (
+    OperandSpec("x", ("rows", "columns"), "float32"),
+    OperandSpec("y", ("rows", "columns"), "float32", "out"),
+)
+
+
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
     """Each operand once."""
     return 8.0 * dims["rows"] * dims["columns"]
 
 
-def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """Operations by the dtype of the unit that runs them."""
-    return {{"float32": 1.0 * dims["rows"] * dims["columns"]}}
+def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The sizes that `bench` times."""
+    yield "default", {{"rows": 4096, "columns": 256}}
 
 
 PROBLEM = Problem(
     op="{op}",
     doc=__doc__,
     forms={{"default": OPERANDS}},
-    workloads=(Workload("tiny", "tiny", "default", {{"rows": 3, "columns": 256}}),),
-    make=make,
-    reference=reference,
-    compare=compare,
     bytes=moved_bytes,
-    flops=flops,
+    points=points,
 )
 '''
 
@@ -262,15 +284,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dsl_kernels import problems
+from dsl_kernels_lab import oracles
 
-PROBLEM = problems.get("{op}")
+ORACLE = oracles.get("{op}")
 
 
-@pytest.mark.parametrize("workload", PROBLEM.workloads, ids=lambda w: w.name)
+@pytest.mark.parametrize("workload", ORACLE.workloads, ids=lambda w: w.name)
 def test_reference_is_written_and_finite(workload) -> None:
-    inputs = PROBLEM.make(workload, torch.Generator().manual_seed(0))
-    for name, value in PROBLEM.reference(workload.form, inputs).items():
+    inputs = ORACLE.make(workload, torch.Generator().manual_seed(0))
+    for name, value in ORACLE.reference(workload.form, inputs).items():
         assert not value.isnan().all(), name
 '''
 
@@ -301,6 +323,7 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
         folder / "program.py": _PROGRAM,
         folder / "policy.py": _POLICY,
         folder / "leaves.py": _TEXT,
+        root / "dsl_kernels_lab" / "oracles" / f"{op}.py": _ORACLE,
         tests / f"test_{op}.py": _TEST,
         tests / f"leaves_{op}.py": _CASES,
     }

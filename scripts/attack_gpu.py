@@ -32,7 +32,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from dsl_kernels import dsa, problems  # noqa: E402
+from dsl_kernels import dsa  # noqa: E402
 from dsl_kernels.errors import DslKernelError  # noqa: E402
 from dsl_kernels.ops import (  # noqa: E402
     Workspace,
@@ -42,6 +42,7 @@ from dsl_kernels.ops import (  # noqa: E402
     topk_selector,
 )
 from dsl_kernels.problems.base import Workload  # noqa: E402
+from dsl_kernels_lab import oracles  # noqa: E402
 
 Row = tuple[str, int, int]
 """What was tried, how often, and how often the result was wrong."""
@@ -59,7 +60,7 @@ def attack(function: Callable[[], Iterator[Row]]) -> Callable[[], Iterator[Row]]
 def make(op: str, form: str, seed: int = 0, **params: Any) -> dict[str, Any]:
     """Inputs of a problem on the GPU."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = problems.get(op).make(Workload("attack", "edge", form, params), generator)
+    drawn = oracles.get(op).make(Workload("attack", "edge", form, params), generator)
     return {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in drawn.items()}
 
 
@@ -381,7 +382,7 @@ def compared(
 
 @attack
 def block_tables() -> Iterator[Row]:
-    problem = problems.get("topk_selector")
+    problem = oracles.get("topk_selector")
     wrong = failed = 0
     for pages in range(1, 41):
         for k in (64, 512, 2048):
@@ -408,7 +409,7 @@ def block_tables() -> Iterator[Row]:
 
 def step_is_right(inputs: dict[str, Any], output: dsa.StepOutput) -> bool:
     """Whether each row selects enough distinct tokens of its own pages, and attends over them correctly."""
-    problem = problems.get("sparse_mla")
+    problem = oracles.get("sparse_mla")
     for row, length in enumerate(inputs["seq_lens"].flatten().tolist()):
         ids = output.indices[row][output.indices[row] >= 0]
         own = inputs["block_table"][row, : -(-length // 64)]

@@ -146,7 +146,7 @@ class Drawing:
 
 
 PATH = (
-    ("problem", "<op>/problem.py", "operands, reference, workloads, tolerances"),
+    ("problem", "<op>/problem.py", "operands, least bytes, sizes that are timed"),
     ("tile program", "<op>/program.py", "buffers, roles, pipelines, one text, knobs"),
     ("check", "codegen/check.py", "does it fit the architecture?"),
     ("frame, spelling", "templates/<dsl>/", "how one DSL writes each statement"),

@@ -761,7 +761,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "generated": generated,
     "generated_cutedsl": partial(generated, "cutedsl"),
     "newcomer_problem": partial(
-        newcomer, "dsl_kernels/kernels/row_softmax/problem.py", "make", "reference", "compare"
+        newcomer, "dsl_kernels_lab/oracles/row_softmax.py", "make", "reference", "compare"
     ),
     "newcomer_schedule": partial(newcomer, "dsl_kernels/kernels/row_softmax/program.py", "declare"),
     "newcomer_bodies": partial(

@@ -17,7 +17,8 @@
 | | `SLOW`, `TRACED`: DSLs and architectures that compile slowly, that are always traced | test_probes |
 | `selections.json` | what is chosen for these calls | test_selections |
 
-Deleting the folder of an operation, its folder in `dsl_kernels/kernels` and its generated modules removes it.
+Deleting the folder of an operation, its folder in `dsl_kernels/kernels`, its module in
+`dsl_kernels_lab/oracles` and its generated modules removes it.
 Importing this module makes the folders' modules importable, as pytest does with those of tests: no two have
 the same name, so no folder is a package.
 """

@@ -2,7 +2,7 @@
 
 A folder holds, by name:
 
-    problem     operands, reference, workloads, tolerances
+    problem     operands, and the sizes that are timed
     program     the tile program: knobs, the schedule, a body per role; a package where structures differ much
     leaves      the steps of one thread, by their text; a package where there are many
     policy      the variants that are committed, and the launch plan of a call

@@ -1,4 +1,4 @@
-"""A problem: operands with symbolic shapes, a torch reference, workloads, tolerances, bytes and FLOPs."""
+"""A problem: operands with symbolic shapes, sizes and bytes; its oracle: workloads, reference, tolerances."""
 
 from __future__ import annotations
 
@@ -241,23 +241,14 @@ class PointName:
 
 @dataclass(frozen=True)
 class Problem:
-    """One operation, independent of any kernel.
+    """One operation as callers see it, independent of any kernel. The laboratory adds its `Oracle`.
 
     Attributes:
         op: the operation's name.
         doc: what it computes.
         forms: operands in call order, by form.
-        workloads: named instances.
-        make: (workload, generator) -> the "in" operands and scalars.
-        reference: (form, inputs) -> the expected outputs, floating-point ones in float64.
-        compare: (form, inputs, outputs, expected) -> the `Comparison` with this problem's tolerances.
         bytes: (form, dims) -> the least bytes that must move through device memory.
-        flops: (form, dims) -> floating-point operations, by the dtype of the unit that runs them.
-        units: (form, dims) -> the name of what a call produces, and its amount; throughput is this a second.
-        forms_share_workloads: (form, other form) -> whether the sizes of a workload mean the same in both, so
-            that either can draw it; by default they do not.
-        points: grid -> the forms and sizes that `bench` times on a measuring grid; by default the "real"
-            workloads, on every grid.
+        points: grid -> the forms and sizes that `bench` times on a measuring grid.
         names: by form, the sizes that points name otherwise than operands do; of two for one name the finer
             one first.
     """
@@ -265,23 +256,13 @@ class Problem:
     op: str
     doc: str
     forms: Mapping[str, tuple[OperandSpec, ...]]
-    workloads: tuple[Workload, ...]
-    make: Callable[[Workload, torch.Generator], dict[str, Any]]
-    reference: Callable[[str, Mapping[str, Any]], dict[str, torch.Tensor]]
-    compare: Callable[[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Comparison]
     bytes: Callable[[str, Mapping[str, int]], float]
-    flops: Callable[[str, Mapping[str, int]], dict[str, float]]
-    units: Callable[[str, Mapping[str, int]], tuple[str, int]] | None = None
-    forms_share_workloads: Callable[[str, str], bool] = lambda form, other: False
-    points: Callable[[str], Iterable[tuple[str, dict[str, Any]]]] | None = None
+    points: Callable[[str], Iterable[tuple[str, dict[str, Any]]]]
     names: Mapping[str, tuple[PointName, ...]] = field(default_factory=dict)
 
     def grid(self, grid: str) -> list[tuple[str, dict[str, Any]]]:
         """Forms and sizes of a measuring grid."""
-        if self.points is not None:
-            return list(self.points(grid))
-        real = [workload for workload in self.workloads if workload.tier == "real"]
-        return [(workload.form, dict(workload.params)) for workload in real or self.workloads]
+        return [(form, dict(params)) for form, params in self.points(grid)]
 
     def dims(self, form: str) -> list[str]:
         """The runtime dims of a form: extents, strides and int32 scalars of its operands."""
@@ -378,6 +359,30 @@ class Problem:
         """
         require_known(f"form of {self.op}", form, self.forms, "form")
         return self.forms[form]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle(Problem):
+    """A problem with what decides whether outputs are right: drawn inputs, a reference and tolerances.
+
+    Attributes:
+        workloads: named instances.
+        make: (workload, generator) -> the "in" operands and scalars.
+        reference: (form, inputs) -> the expected outputs, floating-point ones in float64.
+        compare: (form, inputs, outputs, expected) -> the `Comparison` with this problem's tolerances.
+        flops: (form, dims) -> floating-point operations, by the dtype of the unit that runs them.
+        units: (form, dims) -> the name of what a call produces, and its amount; throughput is this a second.
+        forms_share_workloads: (form, other form) -> whether the sizes of a workload mean the same in both, so
+            that either can draw it; by default they do not.
+    """
+
+    workloads: tuple[Workload, ...]
+    make: Callable[[Workload, torch.Generator], dict[str, Any]]
+    reference: Callable[[str, Mapping[str, Any]], dict[str, torch.Tensor]]
+    compare: Callable[[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Comparison]
+    flops: Callable[[str, Mapping[str, int]], dict[str, float]]
+    units: Callable[[str, Mapping[str, int]], tuple[str, int]] | None = None
+    forms_share_workloads: Callable[[str, str], bool] = lambda form, other: False
 
     def workload(self, name: str) -> Workload:
         """A workload by its name.

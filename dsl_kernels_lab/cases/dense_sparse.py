@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dsl_kernels import problems
 from dsl_kernels._discover import later
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 from dsl_kernels.problems.base import Comparison
 from dsl_kernels.problems.layouts import LATENT_DIM, ROPE_DIM
 
+from .. import oracles
 from ..timing import bench
 from . import _figures
 from .base import Case, CaseRows, Launch, Record, read_times, rows_of, times
@@ -156,7 +156,7 @@ class Dense:
             "sm_scale": self.inputs.sm_scale,
             "lse_scale": 1.0,
         }
-        problem = problems.get("sparse_mla")
+        problem = oracles.get("sparse_mla")
         expected = problem.reference("bf16", inputs)
         return problem.compare("bf16", inputs, {"out": self.out[few], "lse": self.lse[few]}, expected)
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dsl_kernels import problems
 from dsl_kernels._discover import later
 from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
 from dsl_kernels.problems.base import Comparison
 from dsl_kernels.problems.layouts import LATENT_DIM, ROPE_DIM
 
+from .. import oracles
 from ..timing import bench
 from . import _figures
 from ._cuda import check
@@ -90,7 +90,7 @@ def attention(
             "sm_scale": DATASET_SM_SCALE,
             "lse_scale": 1.0,
         }
-        problem = problems.get("sparse_mla")
+        problem = oracles.get("sparse_mla")
         expected = problem.reference("bf16", inputs)
         return problem.compare("bf16", inputs, {"out": out[few], "lse": lse[few]}, expected)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dsl_kernels import problems, programs, variants
+from dsl_kernels import programs, variants
 from dsl_kernels._discover import later
 from dsl_kernels.arch import get_arch
 from dsl_kernels.problems.base import Comparison, Workload
@@ -21,6 +21,7 @@ from dsl_kernels.tile.lang import PROBE, SUMS, TRACE
 from dsl_kernels.tile.probes import WAITS
 from dsl_kernels.variants import Variant
 
+from .. import oracles
 from ..timing import bench
 from . import _figures
 from .base import Case, CaseRows, Expectation, Launch, Record, rows_of
@@ -121,7 +122,7 @@ class Prepared:
 
 
 def draw() -> dict[str, Any]:
-    return problems.get(OP).make(WORKLOAD, torch.Generator(DEVICE).manual_seed(0))
+    return oracles.get(OP).make(WORKLOAD, torch.Generator(DEVICE).manual_seed(0))
 
 
 def prepare(variant: Variant, inputs: Mapping[str, Any]) -> Prepared:
@@ -135,7 +136,7 @@ def _checked(call: Prepared, inputs: Mapping[str, Any], expected: Mapping[str, A
         call.operands[name].fill_(math.nan)
     call()
     torch.cuda.synchronize()
-    return problems.get(OP).compare(WORKLOAD.form, inputs, call.operands, expected)
+    return oracles.get(OP).compare(WORKLOAD.form, inputs, call.operands, expected)
 
 
 def tiles(knobs: Mapping[str, Any], dims: Mapping[str, int]) -> float:
@@ -168,8 +169,8 @@ def cycles(call: Prepared) -> Spent:
 
 def measure(to: CaseRows) -> None:
     inputs = draw()
-    expected = problems.get(OP).reference(WORKLOAD.form, inputs)
-    flops = sum(problems.get(OP).flops(WORKLOAD.form, WORKLOAD.params).values())
+    expected = oracles.get(OP).reference(WORKLOAD.form, inputs)
+    flops = sum(oracles.get(OP).flops(WORKLOAD.form, WORKLOAD.params).values())
     counted: dict[str, Spent] = {}
 
     def timed(name: str, schedule: ChangedVariant) -> dict[str, Any]:

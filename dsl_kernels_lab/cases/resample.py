@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dsl_kernels import problems
 from dsl_kernels._discover import later
 from dsl_kernels.problems.base import Comparison, Workload
 
+from .. import oracles
 from ..timing import bench
 from . import _figures
 from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
@@ -46,7 +46,7 @@ def _variant(phase: str) -> str:
 def draw(b: int, seed: int, sizes: dict[str, int] = SIZES) -> dict[str, Any]:
     """Operands of `b` trajectories on the GPU, with the output poisoned."""
     workload = Workload("case", "real", "default", {**sizes, "b": b, "targets": "sorted"})
-    drawn = problems.get(OP).make(workload, torch.Generator(DEVICE).manual_seed(seed))
+    drawn = oracles.get(OP).make(workload, torch.Generator(DEVICE).manual_seed(seed))
     out = torch.full((b, sizes["m"], sizes["d"]), float("nan"), dtype=torch.bfloat16, device=DEVICE)
     return {**drawn, "out": out}
 
@@ -59,7 +59,7 @@ def _resample(inputs: dict[str, Any], phase: str) -> None:
 def _checked(inputs: dict[str, Any], phase: str) -> Comparison:
     inputs["out"].fill_(float("nan"))
     _resample(inputs, phase)
-    problem = problems.get(OP)
+    problem = oracles.get(OP)
     return problem.compare("default", inputs, {"out": inputs["out"]}, problem.reference("default", inputs))
 
 
@@ -74,7 +74,7 @@ def by_torch(data: torch.Tensor, src_times: torch.Tensor, tgt_times: torch.Tenso
 
 
 def measure(to: CaseRows) -> None:
-    moved = problems.get(OP).bytes("default", SIZES)
+    moved = oracles.get(OP).bytes("default", SIZES)
     sets = [draw(SIZES["b"], seed) for seed in range(bench.turns(moved))]
     eager = [partial(by_torch, *(each[name] for name in ("data", "src_times", "tgt_times"))) for each in sets]
     halves = [torch.zeros(2, int(moved) // 2, dtype=torch.uint8, device=DEVICE) for _ in sets]

@@ -12,12 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dsl_kernels import problems
 from dsl_kernels._discover import later
 from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
 from dsl_kernels.problems.base import Comparison
 from dsl_kernels.problems.layouts import LATENT_DIM, ROPE_DIM
 
+from .. import oracles
 from ..timing import bench
 from . import _figures
 from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
@@ -73,7 +73,7 @@ def checked(call: Callable[[], Any], given: Any) -> Comparison:
         "sm_scale": given.sm_scale,
         "lse_scale": 1.0,
     }
-    problem = problems.get("sparse_mla")
+    problem = oracles.get("sparse_mla")
     expected = problem.reference("bf16", inputs)
     return problem.compare("bf16", inputs, {"out": given.out[few], "lse": given.lse[few]}, expected)
 

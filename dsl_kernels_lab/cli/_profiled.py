@@ -50,9 +50,9 @@ def workload(op: str, dim: list[str] | None, variant: str | None, form: str | No
 
 def units(work: profile.Workload) -> tuple[str, float] | None:
     """What a launch of the workload computes, and how many; None if its problem does not say."""
-    from dsl_kernels import problems
+    from .. import oracles
 
-    if work.op not in problems.names() or (count := problems.get(work.op).units) is None:
+    if work.op not in oracles.names() or (count := oracles.get(work.op).units) is None:
         return None
     try:
         return count(work.form, work.dims)

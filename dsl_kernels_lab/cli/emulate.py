@@ -150,13 +150,12 @@ def emulate(
 
 def _workloads(variant: Variant, name: str | None) -> list[tuple[Workload, dict[str, int]]]:
     """The workloads to run, each with the launch dims to fix."""
-    from dsl_kernels import problems
-
+    from .. import oracles
     from ..verification import reach, trial
 
     if name is None:
         return reach.workloads(variant)
-    wanted = problems.get(variant.op).workload(name)
+    wanted = oracles.get(variant.op).workload(name)
     accepted: list[tuple[Workload, dict[str, int]]] = [
         (item, {}) for item in trial.workloads(variant, wanted.tier) if item.name.startswith(name)
     ]

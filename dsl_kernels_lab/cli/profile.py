@@ -506,16 +506,16 @@ def _run_with_probes(
     """Run an operation's selected variant, or a given variant, with probes."""
     import torch
 
-    from dsl_kernels import problems
     from dsl_kernels.arch import get_arch
     from dsl_kernels.executors import gpu_at_hand
 
+    from .. import oracles
     from ..profile import regions as probed
     from ..verification import trial
 
     executor = executor or ("cuda" if torch.cuda.is_available() else "emulator")
     tier = "real" if executor == "cuda" else "tiny"
-    named = None if what in problems.names() else out.variant(what)
+    named = None if what in oracles.names() else out.variant(what)
     op = named.op if named else what
     chosen = probed.workload_of(
         op, out.dims_of(dim or []), variant=named, form=form, tier=tier, name=workload

@@ -186,9 +186,9 @@ def _counted(workload: str, report: Any) -> dict[str, Any]:
 def _same_bits(op: str, workload: Workload, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     import torch
 
-    from dsl_kernels import problems
+    from .. import oracles
 
-    outputs = [spec.name for spec in problems.get(op).operands(workload.form) if spec.kind == "out"]
+    outputs = [spec.name for spec in oracles.get(op).operands(workload.form) if spec.kind == "out"]
     return all(torch.equal(a[name].view(torch.uint8), b[name].view(torch.uint8)) for name in outputs)
 
 

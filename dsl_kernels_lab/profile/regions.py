@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from dsl_kernels import executors, problems, programs, registry, variants
+from dsl_kernels import executors, programs, registry, variants
 from dsl_kernels.arch import GpuSpec, get_arch
 from dsl_kernels.errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
 from dsl_kernels.problems.base import Workload
@@ -25,6 +25,7 @@ from dsl_kernels.tile.lang import COARSE, PROBE, SUMS, TRACE
 from dsl_kernels.tile.probes import WAITS, Probed, unsigned
 from dsl_kernels.variants import Variant
 
+from .. import oracles
 from ..timing.bench import checkout
 from ..verification import trial
 from .model import Regions, RegionTime, RoleTime, Ticks
@@ -117,7 +118,7 @@ def workload_of(
     Raises:
         UnknownNameError, InvalidArgumentError: no such workload or size, or a value of another kind.
     """
-    every = problems.get(op).workloads
+    every = oracles.get(op).workloads
     if name is not None and all(w.name != name for w in every):
         names = [w.name for w in every]
         raise UnknownNameError(
@@ -138,7 +139,7 @@ def workload_of(
         return first
     # Match the workload's own parameters first, then the names that operands and points give them.
     own = {k: v for k, v in dims.items() if type(first.params.get(k)) is type(v)}
-    dims = {**own, **problems.get(op).point_of(first.form, {k: v for k, v in dims.items() if k not in own})}
+    dims = {**own, **oracles.get(op).point_of(first.form, {k: v for k, v in dims.items() if k not in own})}
     sizes = ",".join(f"{k}={value}" for k, value in dims.items())
     return replace(first, name=f"{first.name} {sizes}", params={**first.params, **dims})
 

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 import torch
 
-from dsl_kernels import dsa, problems
+from dsl_kernels import dsa
 from dsl_kernels.arguments import checked
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 from dsl_kernels.ops import Workspace
 from dsl_kernels.problems.base import Comparison
 
+from .. import oracles
 from . import StepInputs
 
 SLOT_TOLERANCE = 1e-2
@@ -205,7 +206,7 @@ def _attention(inputs: AttentionInputs, rows: torch.Tensor, indices: torch.Tenso
 
 def compare(op: str, form: str, given: Mapping[str, Any], got: Mapping[str, torch.Tensor]) -> Comparison:
     """Compare outputs with the reference of an op's problem on these inputs, on any devices."""
-    problem = problems.get(op)
+    problem = oracles.get(op)
     expected = problem.reference(form, given)
     placed = {name: got[name].to(expected[name].device) for name in expected}
     here = next(iter(expected.values())).device
@@ -220,12 +221,12 @@ def _chain(
 ) -> Comparison:
     """Judge the selection by float64 scores, and the output if both selected the same tokens."""
     result = Comparison()
-    scored = problems.get("lightning_indexer").reference(inputs.kind, {**part["indexer"], "skip_below": 0})[
+    scored = oracles.get("lightning_indexer").reference(inputs.kind, {**part["indexer"], "skip_below": 0})[
         "logits"
     ]
     scored = scored.reshape(len(rows), -1)
     selector = {**part["selector"], "logits": scored.to(part["logits"].device)}
-    wanted = problems.get("topk_selector").reference("default", selector)["indices"].to(rows.device)
+    wanted = oracles.get("topk_selector").reference("default", selector)["indices"].to(rows.device)
     wrong, differing, total = 0, 0, 0
     for row in range(len(rows)):
         mine, theirs = (ids[row][ids[row] >= 0].long() for ids in (got["indices"], wanted))
@@ -254,7 +255,7 @@ def _chain(
     result.require("slots whose score is off", float(wrong), 0.0)
     result.figures["tokens selected differently"] = differing / max(1, total)
     attention = _attention(inputs, rows, wanted.to(torch.int32))
-    expected = problems.get("sparse_mla").reference(inputs.form, attention)["out"]
+    expected = oracles.get("sparse_mla").reference(inputs.form, attention)["out"]
     norm = expected.norm()
     error = float((got["out"].to(expected.device).double() - expected).norm() / norm) if norm > 0 else 0.0
     if differing:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dsl_kernels import executors, policies, problems, programs, registry
+from dsl_kernels import executors, policies, programs, registry
 from dsl_kernels.arch import get_arch, gpu_row
 from dsl_kernels.arguments import (
     SEEDS,
@@ -26,6 +26,8 @@ from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
 from dsl_kernels.problems.base import Comparison, OperandSpec, Workload
 from dsl_kernels.problems.binding import bind
 from dsl_kernels.variants import Variant
+
+from .. import oracles
 
 
 @dataclass
@@ -47,7 +49,7 @@ def workloads(variant: Variant, *tiers: str, fit: bool = True) -> list[Workload]
     the variant cannot take are left out. The reference does not run.
     """
     distinct: dict[tuple[str, str], Workload] = {}
-    for workload in problems.get(variant.op).workloads:
+    for workload in oracles.get(variant.op).workloads:
         if workload.tier not in tiers:
             continue
         wanted = fitted(variant, workload) if fit else workload
@@ -63,7 +65,7 @@ def fitted(variant: Variant, workload: Workload) -> Workload:
     program = programs.get(variant.op)
     params, form, name = dict(workload.params), workload.form, workload.name
     wanted = program.form(variant.knobs, form)
-    if program.problem.forms_share_workloads(form, wanted):
+    if oracles.get(variant.op).forms_share_workloads(form, wanted):
         form = wanted
     # A parameter whose name begins with a form's name belongs to that form only.
     others = [name for name in program.problem.forms if name != form]
@@ -146,14 +148,14 @@ def make_example(op: str, workload: Workload, seed: int) -> Example:
 
 
 def _expected(op: str, workload: Workload, inputs: dict[str, Any]) -> Example:
-    return Example(inputs, problems.get(op).reference(workload.form, inputs))
+    return Example(inputs, oracles.get(op).reference(workload.form, inputs))
 
 
 @checked
 def draw(op: str, workload: Workload, seed: int) -> dict[str, Any]:
     """Fresh random inputs of a workload, on the CPU."""
     require_range("seed", seed, *SEEDS)
-    return problems.get(op).make(workload, torch.Generator().manual_seed(int(seed)))
+    return oracles.get(op).make(workload, torch.Generator().manual_seed(int(seed)))
 
 
 @checked
@@ -239,7 +241,7 @@ def run(
         launch: overrides of launch dims, e.g. {"splits": 3}.
         example: inputs and expected results made earlier, to try several variants on one draw.
     """
-    problem = problems.get(variant.op)
+    problem = oracles.get(variant.op)
     example = example if example is not None else make_example(variant.op, workload, seed)
     inputs = to_device(example.inputs, device)
     operands, dims = allocate(variant, workload, inputs, launch)
@@ -263,7 +265,7 @@ def on_cpu(values: Mapping[str, Any]) -> dict[str, Any]:
 @checked
 def dims_of(op: str, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, int]:
     """Dims of the inputs, and of the outputs that a caller would allocate for them."""
-    problem = problems.get(op)
+    problem = oracles.get(op)
     operands = problem.operands(workload.form)
     for spec in operands:
         if spec.kind == "in" and spec.name not in inputs:

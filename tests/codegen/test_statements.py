@@ -108,7 +108,7 @@ def work(m: t.Recorder) -> None:
 
 def program(body: Callable[[t.Recorder], None] = work, declared: Schedule | None = None) -> TileProgram:
     none: Any = lambda *_: {}  # noqa: E731
-    problem = Problem("toy", "", {"default": OPERANDS}, (), none, none, none, none, none)
+    problem = Problem("toy", "", {"default": OPERANDS}, none, none)
     bodies = {START: lambda m: m.depend(), "work": body}
     return TileProgram("toy", problem, (), lambda k, arch: declared or schedule(), lambda k, arch: bodies)
 

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dsl_kernels import dsa, ops, problems
+from dsl_kernels import dsa, ops
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab import oracles
 
 from . import Counts
 from .values import draw, spelled
@@ -217,11 +218,11 @@ def _drawn(target: Target, seed: int) -> dict[str, Any]:
 
 def _problem(op: str, form: str, seed: int, **params: Any) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(seed)
-    return problems.get(op).make(Workload("fuzz", "tiny", form, params), generator)
+    return oracles.get(op).make(Workload("fuzz", "tiny", form, params), generator)
 
 
 def _agrees(op: str, form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> bool:
-    problem = problems.get(op)
+    problem = oracles.get(op)
     inputs = {name: _plain(value) for name, value in inputs.items()}
     comparison = problem.compare(form, inputs, outputs, problem.reference(form, inputs))
     assert comparison.ok, "; ".join(comparison.failures)

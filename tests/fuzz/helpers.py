@@ -82,7 +82,7 @@ def helpers(folder: Path) -> list[Helper]:
     from dsl_kernels.problems import base, binding, layouts
     from dsl_kernels.runtime import artifact, bundle, cache, launch, pool, prune, store
     from dsl_kernels.tile import describe, plan
-    from dsl_kernels_lab import steps
+    from dsl_kernels_lab import oracles, steps
     from dsl_kernels_lab.steps import check as step_check  # fmt: skip
     from dsl_kernels_lab.timing import bench, calibrate, grids, measure
     from dsl_kernels_lab.verification import runs, trial
@@ -94,11 +94,11 @@ def helpers(folder: Path) -> list[Helper]:
         listed.append(Helper(name, function, arguments, right))
 
     variant = variants.variants("sparse_mla", arch="sm_90a")[0]
-    problem = problems.get("sparse_mla")
+    problem = oracles.get("sparse_mla")
     workload = next(w for w in problem.workloads if w.tier == "tiny" and w.form == "bf16")
     size = steps.StepSize(batch=2, context=130, topk=64, heads=8, index_heads=32)
     drawn = steps.draw(size)[0]
-    example = trial.make_example("topk_selector", problems.get("topk_selector").workloads[0], 0)
+    example = trial.make_example("topk_selector", oracles.get("topk_selector").workloads[0], 0)
     selector = variants.variants("topk_selector", arch="sm_90a")[0]
     dims = {"rows": 4, "stride": 4096, "b": 4, "max_pages": 64, "k": 2048, "next_n": 1, "page_size": 64}
     call = registry.Call("topk_selector", "default", "sm_90a", dims)
@@ -127,7 +127,7 @@ def helpers(folder: Path) -> list[Helper]:
     add("problems.get", problems.get, lambda r: r.op == "sparse_mla", op="sparse_mla")
     add("programs.get", programs.get, lambda r: r.op == "sparse_mla", op="sparse_mla")
     add("Problem.operands", problem.operands, len, form="bf16")
-    add("Problem.workload", problem.workload, lambda r: r == workload, name=workload.name)
+    add("Oracle.workload", problem.workload, lambda r: r == workload, name=workload.name)
     add(
         "binding.bind", binding.bind, lambda r: r.dims["n"] == 5,
         operands=(base.OperandSpec("x", ("n", 512), "float32"),), values={"x": torch.zeros(5, 512)},
@@ -291,7 +291,7 @@ def helpers(folder: Path) -> list[Helper]:
     add("trial.on_cpu", trial.on_cpu, len, values={"x": torch.zeros(3), "k": 4})
     add(
         "trial.run", trial.run, lambda r: r.comparison.ok, variant=selector,
-        workload=problems.get("topk_selector").workloads[0], executor=executors.Interpreter(), seed=0,
+        workload=oracles.get("topk_selector").workloads[0], executor=executors.Interpreter(), seed=0,
         device="cpu",
         launch=None, example=example,
     )  # fmt: skip

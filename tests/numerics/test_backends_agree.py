@@ -11,9 +11,10 @@ import kernel_folders
 import pytest
 import torch
 
-from dsl_kernels import problems, variants
+from dsl_kernels import variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.executors import Cuda, Emulator
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.verification import trial
 
 WORKLOADS = {
@@ -28,7 +29,7 @@ def cases():
         for variant in variants.variants(op, arch=arch):
             by_backend.setdefault(variant.backend, []).append(variant)
         for one, other in itertools.combinations(sorted(by_backend), 2):
-            for workload in problems.get(op).workloads:
+            for workload in oracles.get(op).workloads:
                 if not workload.name.startswith(WORKLOADS[op]):
                     continue
                 inputs = trial.cached_example(op, workload).inputs
@@ -52,7 +53,7 @@ def agree(one, other, workload, executor, device) -> None:
         {name: value.cpu() for name, value in result.items() if isinstance(value, torch.Tensor)}
         for result in results
     ]
-    problem = problems.get(one.op)
+    problem = oracles.get(one.op)
     names = [o.name for o in problem.operands(workload.form) if o.kind == "out"]
     if one.op == "topk_selector":
         assert torch.equal(outputs[0]["indices"], outputs[1]["indices"])

@@ -10,11 +10,12 @@ from functools import cache
 import pytest
 import torch
 
-from dsl_kernels import dsa, problems, variants
+from dsl_kernels import dsa, variants
 from dsl_kernels.errors import InvalidArgumentError, LaunchError, ResidencyError
 from dsl_kernels.executors import Cuda
 from dsl_kernels.ops import Workspace, clear, sparse_mla, topk_selector
 from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.verification import trial
 
 VARIANTS = [
@@ -37,7 +38,7 @@ def test_every_workload_matches_the_reference(variant) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_twenty_repeats_are_bitwise_equal(variant) -> None:
     launcher = Cuda().prepare(variant)
-    problem = problems.get(variant.op)
+    problem = oracles.get(variant.op)
     for workload in trial.workloads(variant, "edge", "real"):
         inputs = trial.to_device(trial.cached_example(variant.op, workload).inputs, "cuda:0")
         first = None
@@ -74,7 +75,7 @@ def test_any_split_of_attention(variant, splits: int) -> None:
 
 
 def step(lens: list[int], context: int) -> dict:
-    index = problems.get("lightning_indexer")
+    index = oracles.get("lightning_indexer")
     pages = 512
     generator = torch.Generator().manual_seed(7)
     params = {
@@ -108,7 +109,7 @@ def check_attention(inputs: dict, output: dsa.StepOutput) -> None:
     }  # fmt: skip
     values = trial.on_cpu(values)
     outputs = trial.on_cpu({"out": output.out, "lse": output.lse})
-    problem = problems.get("sparse_mla")
+    problem = oracles.get("sparse_mla")
     comparison = problem.compare("bf16", values, outputs, problem.reference("bf16", values))
     assert comparison.ok, comparison.failures
 
@@ -205,7 +206,7 @@ def test_a_captured_step_reads_what_was_written_just_before_it(joined: bool) -> 
 def test_chunks_of_a_prompt_on_two_streams_do_not_meet(captured: bool, own: bool) -> None:
     """Windows of any kind, over poisoned logits and outputs; the reference runs one chunk at a time."""
     generator = torch.Generator().manual_seed(4)
-    index = problems.get("lightning_indexer")
+    index = oracles.get("lightning_indexer")
     sizes = {"s": 200, "skv": 9001, "heads": 64, "windows": "ragged"}
     drawn = index.make(Workload("w", "real", "prefill", sizes), generator)
     given = [drawn[name].cuda() for name in ("q", "k", "k_scales", "weights", "k_start", "k_end")]

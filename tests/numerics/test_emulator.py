@@ -8,10 +8,11 @@ import kernel_folders
 import pytest
 import torch
 
-from dsl_kernels import problems, variants
+from dsl_kernels import variants
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.layouts import LATENT_DIM, V4_ROW_BYTES, V4_SCALE_BYTES, V41_TOKEN_BYTES
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.verification import trial
 from dsl_kernels_lab.verification.reach import attended_heads
 from ptx_emulator import Interleaving
@@ -138,7 +139,7 @@ def test_rows_that_no_id_names_may_hold_anything(variant) -> None:
     if kv == "v41":
         inputs["kv_pages"][0, :LATENT_DIM] = 0x7F
         inputs["kv_pages"][0, LATENT_DIM:V41_TOKEN_BYTES] = 0xFF
-    expected = problems.get("sparse_mla").reference(kv, inputs)
+    expected = oracles.get("sparse_mla").reference(kv, inputs)
     result = trial.run(variant, workload, Emulator(), example=trial.Example(inputs, expected))
     assert result.comparison.ok, result.comparison.failures
 
@@ -213,7 +214,7 @@ def read_by_element():
     for variant in variants.variants():
         workload = trial.workloads(variant, "tiny")[0]
         # What other ranks hold too lies as far from this rank's as the call says.
-        specs = problems.get(variant.op).operands(workload.form)
+        specs = oracles.get(variant.op).operands(workload.form)
         names = [s.name for s in specs if s.align == 4 and not s.peers]
         if names:
             key = (variant.arch, variant.backend, variant.op, workload.form)
@@ -234,5 +235,5 @@ def test_operands_read_by_element_may_begin_on_any_element(variant, workload, na
         operands[name] = room.as_strided(given.shape, given.stride(), first).copy_(given)
     Emulator().prepare(variant)(operands, dims)
     outputs = trial.on_cpu(operands)
-    comparison = problems.get(variant.op).compare(workload.form, example.inputs, outputs, example.expected)
+    comparison = oracles.get(variant.op).compare(workload.form, example.inputs, outputs, example.expected)
     assert comparison.ok, comparison.failures

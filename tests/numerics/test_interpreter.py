@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from codegen.sweep import combinations
-from dsl_kernels import problems, programs
+from dsl_kernels import programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import ScheduleError
 from dsl_kernels.executors import Interpreter
@@ -16,6 +16,7 @@ from dsl_kernels.kernels.sparse_mla.leaves import gather
 from dsl_kernels.tile import program
 from dsl_kernels.tile.text import Recorder
 from dsl_kernels.variants import Variant
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.verification import trial
 
 
@@ -65,7 +66,7 @@ def test_matches_the_reference(variant: Variant, workload) -> None:
 @pytest.mark.parametrize("name", ["tiny_h16", "ids_mixed", "ids_holes", "sink"])
 def test_any_number_of_splits_merges_to_the_same_attention(name: str, splits: int) -> None:
     for variant in declared("sparse_mla"):
-        workload = problems.get("sparse_mla").workload(name)
+        workload = oracles.get("sparse_mla").workload(name)
         drawn = trial.draw(variant.op, workload, seed=0)
         if trial.accepts(variant, workload, drawn, {"splits": splits}) is not None:
             continue
@@ -100,7 +101,7 @@ def test_a_forgotten_hand_over_is_reported_with_the_role(
             original(self, slot, *arguments)
 
     monkeypatch.setattr(Recorder, method, forget)
-    workload = problems.get("sparse_mla").workload("tiny_h16")
+    workload = oracles.get("sparse_mla").workload("tiny_h16")
     with pytest.raises(ScheduleError, match=message.format(filler=filler)):
         trial.run(_sparse_mla(arch), workload, Interpreter(), launch={"splits": 1})
 
@@ -110,7 +111,7 @@ def test_reading_a_slot_before_it_is_filled_gives_poison(monkeypatch, arch: str)
     """A missing gather must show: slots are poisoned when they are acquired."""
     nothing = replace(gather.copy_rows, text=lambda *arguments: None)
     monkeypatch.setattr(gather, "copy_rows", nothing)
-    workload = problems.get("sparse_mla").workload("tiny_h16")
+    workload = oracles.get("sparse_mla").workload("tiny_h16")
     result = trial.run(_sparse_mla(arch), workload, Interpreter())
     assert not result.comparison.ok
 
@@ -127,7 +128,7 @@ def test_a_slot_is_touched_by_those_who_hold_it(monkeypatch, method: str, messag
         return self.slot(pipeline, use) if pipeline == "kv" else original(self, pipeline, use, *arguments)
 
     monkeypatch.setattr(Recorder, method, forget)
-    workload = problems.get("sparse_mla").workload("tiny_h16")
+    workload = oracles.get("sparse_mla").workload("tiny_h16")
     with pytest.raises(ScheduleError, match=message):
         trial.run(_sparse_mla("sm_90a"), workload, Interpreter(), launch={"splits": 1})
 
@@ -141,7 +142,7 @@ def test_a_slot_is_released_after_the_wait_for_it(monkeypatch) -> None:
         return wait(self, pipeline, use, *arguments)
 
     monkeypatch.setattr(Recorder, "wait", hasty)
-    workload = problems.get("sparse_mla").workload("tiny_h16")
+    workload = oracles.get("sparse_mla").workload("tiny_h16")
     with pytest.raises(ScheduleError, match="releases use 0 of kv before it has it"):
         trial.run(_sparse_mla("sm_90a"), workload, Interpreter(), launch={"splits": 1})
 
@@ -198,4 +199,4 @@ def test_a_role_waits_for_its_cluster_once_an_arrival(
     monkeypatch.setattr(Recorder, method, said)
     variant = next(v for v in declared("topk_selector") if v.knobs["group"] > 1)
     with pytest.raises(ScheduleError, match=message):
-        trial.run(variant, problems.get("topk_selector").workload("tiny"), Interpreter())
+        trial.run(variant, oracles.get("topk_selector").workload("tiny"), Interpreter())

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from codegen.emit import emit
 from codegen.render import render
 from codegen.sweep import instance_of, leaf_modules
-from dsl_kernels import backends, ops, problems, programs, registry, variants
+from dsl_kernels import backends, ops, programs, registry, variants
 from dsl_kernels.arch import ARCHS, ArchSpec, get_arch
 from dsl_kernels.cli import app
 from dsl_kernels.device.torch import probes as leaf
@@ -34,7 +34,7 @@ from dsl_kernels.tile import text as t
 from dsl_kernels.tile.frontend import recorded
 from dsl_kernels.tile.lang import START, Body
 from dsl_kernels.variants import Variant
-from dsl_kernels_lab import profile
+from dsl_kernels_lab import oracles, profile
 from dsl_kernels_lab.profile import regions, timeline
 from dsl_kernels_lab.verification import trial
 
@@ -289,7 +289,7 @@ def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch
     call = trial.call_of(probed, workload, example.inputs)
     assert "has probes" in (registry.refusal(call, probed) or "")
     workspace = ops.Workspace()
-    operands = {spec.name: None for spec in problems.get(variant.op).operands(workload.form)} | example.inputs
+    operands = {spec.name: None for spec in oracles.get(variant.op).operands(workload.form)} | example.inputs
     ops.clear()
     try:
         ops._base.run(variant.op, workload.form, operands, "emulator", probed.id, workspace=workspace)

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dsl_kernels import compat, problems
+from dsl_kernels import compat
 from dsl_kernels.compat import deep_gemm, flash_mla, sgl_topk, vllm_topk
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError, UnknownNameError
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_v4_pages, pack_v41_pages, unpack_v41_pages
+from dsl_kernels_lab import oracles
 
 B, S_Q, HEADS, TOPK, PAGE = 3, 2, 16, 130, 61
 
@@ -51,7 +52,7 @@ def given_to_the_problem(call: dict, rows: torch.Tensor, scale: float) -> dict:
 
 
 def test_flash_mla_decode() -> None:
-    call, problem = decode(), problems.get("sparse_mla")
+    call, problem = decode(), oracles.get("sparse_mla")
     metadata, none = flash_mla.get_mla_metadata()
     out, lse = flash_mla.flash_mla_with_kvcache(
         call["q"], call["k_cache"].view(torch.float8_e4m3fn), None, None, 512, metadata, none, 0.07, False,
@@ -136,7 +137,7 @@ def test_flash_mla_decode_of_deepseek_v4(packed: Callable, second: bool, written
 
 
 def test_flash_mla_prefill() -> None:
-    call, problem = decode(), problems.get("sparse_mla")
+    call, problem = decode(), oracles.get("sparse_mla")
     q, kv = (
         call["q"][:, 0],
         torch.randn(200, 2, 640, generator=torch.Generator().manual_seed(2)).bfloat16()[:, :1, :576],
@@ -201,14 +202,14 @@ def test_flash_mla_refuses(change: dict, message: str) -> None:
 
 def scored(form: str, name: str) -> tuple[dict, dict]:
     """Inputs of a scoring workload, and the problem's reference, with NaN where there is no score."""
-    problem = problems.get("lightning_indexer")
+    problem = oracles.get("lightning_indexer")
     workload = next(w for w in problem.workloads if w.name == name)
     inputs = problem.make(workload, torch.Generator().manual_seed(3))
     return inputs, problem.reference(form, inputs)
 
 
 def require_scores(form: str, inputs: dict, expected: dict, got: torch.Tensor) -> None:
-    result = problems.get("lightning_indexer").compare(form, inputs, {"logits": got}, expected)
+    result = oracles.get("lightning_indexer").compare(form, inputs, {"logits": got}, expected)
     assert result.ok, result.failures
 
 
@@ -306,7 +307,7 @@ def test_deep_gemm_takes_weights_in_bf16() -> None:
         logits_dtype=torch.bfloat16, executor="interpreter",
     )  # fmt: skip
     rounded = {**inputs, "weights": weights.float()}
-    expected = problems.get("lightning_indexer").reference("prefill_any", rounded)
+    expected = oracles.get("lightning_indexer").reference("prefill_any", rounded)
     require_scores("prefill_any_bf16", rounded, expected, logits)
 
 
@@ -321,7 +322,7 @@ def paged_of_four_bits(heads: int) -> tuple[dict, dict]:
     """Arguments of DeepGEMM's paged scores of fp4, two rows a sequence, and the problem's inputs."""
     lens = [[98], [320], [15], [64], [0], [700]]
     sizes = {"lens": lens, "heads": heads, "pages": 24, "sharing": 2}
-    problem = problems.get("lightning_indexer")
+    problem = oracles.get("lightning_indexer")
     inputs = problem.make(Workload("paged", "tiny", "decode_mxfp4", sizes), torch.Generator().manual_seed(3))
     q, scales = inputs["q"].view(torch.int8), inputs["q_scales"]
     call = {
@@ -340,7 +341,7 @@ def test_deep_gemm_decode_of_four_bits(heads: int, clean: bool) -> None:
     call, inputs = paged_of_four_bits(heads)
     logits = deep_gemm.fp8_fp4_paged_mqa_logits(**call, clean_logits=clean, executor="interpreter")
     assert logits.shape == (6, 720) and logits.stride(0) * 4 % 1024 == 0
-    expected = problems.get("lightning_indexer").reference("decode_mxfp4", inputs)
+    expected = oracles.get("lightning_indexer").reference("decode_mxfp4", inputs)
     require_scores("decode_mxfp4", inputs, expected, logits.unsqueeze(1))
     after = torch.arange(720) >= inputs["seq_lens"].view(-1, 1)
     assert (logits[after] == -math.inf).all() or not clean

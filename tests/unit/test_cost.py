@@ -23,7 +23,7 @@ from sizes_sparse_mla import mla
 from sizes_topk_selector import topk
 from test_registry import ARCHS, GRID
 
-from dsl_kernels import models, policies, problems, programs, registry, variants
+from dsl_kernels import models, policies, programs, registry, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.tile import text as text_module
 from dsl_kernels.tile.counting import counts_of
@@ -31,6 +31,7 @@ from dsl_kernels.tile.cta import Cta
 from dsl_kernels.tile.executor import Executor
 from dsl_kernels.tile.interpreter import Run
 from dsl_kernels.tile.lang import Engine
+from dsl_kernels_lab import oracles
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +146,7 @@ COUNTED = {
 
 def small_calls(op: str) -> list[registry.Call]:
     """The calls to count of an operation's folder; without them, the small workloads of its problem."""
-    problem = problems.get(op)
+    problem = oracles.get(op)
     small = [w for w in problem.workloads if w.tier in ("tiny", "edge")]
     return COUNTED.get(op) or [
         registry.Call(op, w.form, arch, problem.dims_of(w.form, w.params))

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import torch
 
-from dsl_kernels import problems
 from dsl_kernels.integrations import _seams, sglang
 from dsl_kernels.integrations import vllm as plugin
 from dsl_kernels.problems.layouts import (
@@ -29,6 +28,7 @@ from dsl_kernels.problems.layouts import (
     unpack_v4_pages,
     unpack_v41_pages,
 )
+from dsl_kernels_lab import oracles
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -147,7 +147,7 @@ def require_attention(kind: str, rows: torch.Tensor, sink: torch.Tensor | None, 
         "attn_sink": torch.full((HEADS,), -math.inf) if sink is None else sink,
     }  # fmt: skip
     inputs |= {"kv_cache": rows} if kind == "fp8" else {"ckv": rows[:, :512], "kpe": rows[:, 512:]}
-    problem = problems.get("sparse_mla")
+    problem = oracles.get("sparse_mla")
     result = problem.compare(kind, inputs, got, problem.reference(kind, inputs))
     assert result.ok, result.failures
 
@@ -198,7 +198,7 @@ def test_vllm_attends_without_rope_dims(vllm, kind, ranks) -> None:
     if kind == "fp8":
         inputs |= {"q_nope": nope, "q_pe": torch.zeros(T, HEADS, 64).bfloat16(), "kv_cache": wide}
     form = "nope" if kind == "bf16" else "fp8"
-    problem = problems.get("sparse_mla")
+    problem = oracles.get("sparse_mla")
     wanted = problem.reference(form, inputs)
     result = problem.compare(form, inputs, {"out": out, "lse": wanted["lse"]}, wanted)
     assert result.ok, result.failures
@@ -335,7 +335,7 @@ def test_vllm_indexer_scores_and_selects(vllm) -> None:
         "weights": call["weights"].view(2, 1, 64),
     }
     inputs |= {"seq_lens": call["context_lens"], "block_table": call["block_tables"], "skip_below": 0}
-    problem = problems.get("lightning_indexer")
+    problem = oracles.get("lightning_indexer")
     result = problem.compare(
         "decode", inputs, {"logits": logits.view(2, 1, -1)}, problem.reference("decode", inputs)
     )

@@ -17,7 +17,7 @@ import torch
 from codegen.check import check
 from codegen.emit import entry, relative_path
 from codegen.sweep import Instance, combinations
-from dsl_kernels import executors, measured, ops, problems, programs, registry, variants
+from dsl_kernels import executors, measured, ops, programs, registry, variants
 from dsl_kernels._discover import module_names
 from dsl_kernels.arch import GPUS, get_arch, gpu_row
 from dsl_kernels.errors import (
@@ -28,7 +28,7 @@ from dsl_kernels.errors import (
     WrongResultError,
 )
 from dsl_kernels.kernels.sparse_mla.forms import PAGED
-from dsl_kernels_lab import steps
+from dsl_kernels_lab import oracles, steps
 from dsl_kernels_lab.cli import bench as cli_bench
 from dsl_kernels_lab.timing import bench, calibrate, grids, measure, report
 
@@ -185,7 +185,7 @@ def test_a_ceiling_that_cannot_be_measured_becomes_a_note(on_cpu, monkeypatch):
     assert any("bf16 caches only" in note for note in figures["notes"])
 
 
-@pytest.mark.parametrize("op", problems.names())
+@pytest.mark.parametrize("op", oracles.names())
 @pytest.mark.parametrize("grid", grids.GRIDS)
 def test_every_point_of_every_grid_is_a_call_some_variant_accepts(op, grid):
     for point in grids.points(op, grid):
@@ -249,7 +249,7 @@ def test_a_case_gives_a_record_of_the_selected_variant(on_cpu, monkeypatch, poin
     record = grids.time_point(point, fixture, baseline=False)
     selection = registry.select(grids.call_of(point, fixture))
     assert record["variant"] == selection.variant.id and record["us"] == 1.0
-    assert record["gbps"] == pytest.approx(problems.get(point.op).bytes(point.form, fixture.dims) / 1e3)
+    assert record["gbps"] == pytest.approx(oracles.get(point.op).bytes(point.form, fixture.dims) / 1e3)
     assert [used.variant.id for used in steps.used()] == [selection.variant.id]
     if "ceiling_us" in record:
         assert record["ceiling_us"] == 3.0 and record["ratio"] == pytest.approx(1 / 3) and on_cpu.gathered
@@ -605,13 +605,13 @@ def test_points_of_the_record_file_are_skipped_and_a_limit_leaves_the_rest(on_cp
 
 
 def test_any_beginning_of_the_wide_grid_lies_all_over_it():
-    points = [point for op in problems.names() for point in grids.points(op, "wide")]
+    points = [point for op in oracles.names() for point in grids.points(op, "wide")]
     order = grids.spread(points)
     assert sorted(map(repr, order)) == sorted(map(repr, points)) and len(points) > 500
     assert grids.spread(points) == order
     for count in (100, 300):
         begun = order[:count]
-        for op in problems.names():
+        for op in oracles.names():
             share = sum(point.op == op for point in points) / len(points)
             assert abs(sum(point.op == op for point in begun) / count - share) < 0.1
     assert {point.params["t"] for point in order[: len(order) // 3] if point.op == "sparse_mla"} >= {
@@ -763,7 +763,7 @@ def test_tuning_leaves_out_launches_that_a_variant_refuses(monkeypatch):
     assert [timed.launch for timed in found] == [{}, {"splits": 4}]
 
 
-@pytest.mark.parametrize("form", problems.get("sparse_mla").forms)
+@pytest.mark.parametrize("form", oracles.get("sparse_mla").forms)
 def test_every_form_of_attention_is_drawn_and_compared(form, monkeypatch):
     """The inputs of a point, without a GPU, and the reference on the operands that a check would compare."""
     monkeypatch.setattr(measure, "DEVICE", "cpu")
@@ -771,5 +771,5 @@ def test_every_form_of_attention_is_drawn_and_compared(form, monkeypatch):
     params = {"t": 2, "heads": 4, "pages": 4, "topk": 64, **({"extra_topk": 64} if form in PAGED else {})}
     fixture = grids.prepare(grids.Point("sparse_mla", form, params))
     given = fixture.sample().given
-    assert problems.get("sparse_mla").reference(form, given)["out"].isfinite().all()
+    assert oracles.get("sparse_mla").reference(form, given)["out"].isfinite().all()
     assert fixture.bytes > 0

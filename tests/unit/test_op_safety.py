@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dsl_kernels.ops.workspace as scratch_memory
-from dsl_kernels import dsa, executors, ops, problems
+from dsl_kernels import dsa, executors, ops
 from dsl_kernels.errors import (
     ArgumentTypeError,
     ExecutorUnavailableError,
@@ -31,6 +31,7 @@ from dsl_kernels.ops import (
 )
 from dsl_kernels.problems.base import UNDEFINED, Workload
 from dsl_kernels.tile.executor import Executor
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.verification import trial
 
 CPU = {"executor": "interpreter"}
@@ -38,7 +39,7 @@ CPU = {"executor": "interpreter"}
 
 def draw(op: str, form: str, seed: int = 3, **params) -> dict:
     generator = torch.Generator().manual_seed(seed)
-    return problems.get(op).make(Workload("drawn", "tiny", form, params), generator)
+    return oracles.get(op).make(Workload("drawn", "tiny", form, params), generator)
 
 
 def call_of(op: str) -> tuple:
@@ -221,7 +222,7 @@ def test_the_executor_looks_at_the_first_call_of_a_shape(op: str, monkeypatch) -
         call(**arguments, **CPU)
     ops.clear()
     assert len(looked) == 2, "a refused shape is looked at again, an accepted one is not"
-    operands = problems.get("lightning_indexer" if op == "prefill" else op).operands(
+    operands = oracles.get("lightning_indexer" if op == "prefill" else op).operands(
         {"sparse_mla": "bf16", "lightning_indexer": "decode", "prefill": "prefill"}.get(op, "default")
     )
     assert set(looked[1]) >= {spec.name for spec in operands if spec.kind != "scalar"}
@@ -314,7 +315,7 @@ def test_values_out_of_range(op, name, value, rule, undefined, monkeypatch) -> N
     else:
         result = call(**bad, **CPU)
         form = {"sparse_mla": "bf16", "topk_selector": "default", "prefill": "prefill"}[op]
-        problem = problems.get("lightning_indexer" if op == "prefill" else op)
+        problem = oracles.get("lightning_indexer" if op == "prefill" else op)
         inputs = {**bad, "ckv": bad.get("kv"), "lse_scale": 1.0, "skip_below": 0}
         outputs = (
             {"out": result[0], "lse": result[1]}
@@ -332,14 +333,14 @@ def test_values_out_of_range(op, name, value, rule, undefined, monkeypatch) -> N
 
 def test_every_integer_operand_has_rules_of_values_and_all_rules_are_documented() -> None:
     documented = (Path(__file__).resolve().parents[2] / "docs" / "errors.md").read_text()
-    for op in problems.names():
-        for form, operands in problems.get(op).forms.items():
+    for op in oracles.names():
+        for form, operands in oracles.get(op).forms.items():
             for spec in operands:
                 if spec.kind == "in" and spec.dtype == "int32":
                     assert spec.values, (op, form, spec.name)
                 assert all(f"| {rule.allowed} |" in documented for rule in spec.values)
     assert UNDEFINED in {
-        rule.otherwise for rule in problems.get("topk_selector").operands("default")[2].values
+        rule.otherwise for rule in oracles.get("topk_selector").operands("default")[2].values
     }
 
 
@@ -512,12 +513,12 @@ def test_names_of_other_types_are_refused() -> None:
             call(**arguments, workspace=value, **CPU)
 
 
-@pytest.mark.parametrize("op", problems.names())
+@pytest.mark.parametrize("op", oracles.names())
 def test_a_workload_of_every_op_is_aligned_as_declared(op: str) -> None:
-    for workload in problems.get(op).workloads:
+    for workload in oracles.get(op).workloads:
         if workload.tier == "tiny":
             inputs = trial.draw(op, workload, seed=0)
-            for spec in problems.get(op).operands(workload.form):
+            for spec in oracles.get(op).operands(workload.form):
                 value = inputs.get(spec.name)
                 if isinstance(value, torch.Tensor):
                     assert value.data_ptr() % spec.align == 0 and spec.align in (2, 4, 16)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from dsl_kernels import dsa, executors, problems, registry, variants
+from dsl_kernels import dsa, executors, registry, variants
 from dsl_kernels.errors import (
     ArgumentTypeError,
     DslKernelError,
@@ -26,7 +26,6 @@ from dsl_kernels.errors import (
     UnsupportedArchError,
 )
 from dsl_kernels.kernels.sparse_mla.forms import PAGED, PAGED_BYTES, split_cache
-from dsl_kernels.kernels.topk_selector.problem import draw
 from dsl_kernels.ops import (
     Workspace,
     _base,
@@ -38,14 +37,15 @@ from dsl_kernels.ops import (
 )
 from dsl_kernels.problems.binding import Bound
 from dsl_kernels.problems.layouts import pack_v4_pages
-from dsl_kernels_lab import steps
+from dsl_kernels_lab import oracles, steps
+from dsl_kernels_lab.oracles.topk_selector import draw
 from dsl_kernels_lab.verification import trial
 
 CPU = {"executor": "interpreter"}
 
 
 def drawn(op: str, name: str) -> tuple[dict, dict]:
-    problem = problems.get(op)
+    problem = oracles.get(op)
     workload = problem.workload(name)
     inputs = trial.draw(op, workload, seed=3)
     return inputs, problem.reference(workload.form, inputs)
@@ -76,7 +76,7 @@ def test_sparse_mla(name: str, arch: str) -> None:
         **CPU,
     )
     form = "fp8" if name == "fp8_holes" else "bf16"
-    result = problems.get("sparse_mla").compare(form, inputs, {"out": out, "lse": lse}, expected)
+    result = oracles.get("sparse_mla").compare(form, inputs, {"out": out, "lse": lse}, expected)
     assert result.ok, result.failures
 
 
@@ -95,7 +95,7 @@ def test_sparse_mla(name: str, arch: str) -> None:
 )
 def test_the_largest_scores_are_true_maxima(name: str, variant: str | None, splits: int | None) -> None:
     """Whatever reference a softmax uses: along each query's ids scores rise slowly, so it lags."""
-    problem = problems.get("sparse_mla")
+    problem = oracles.get("sparse_mla")
     workload = problem.workload(name)
     if workload.tier == "real":
         sizes = {"t": 2, "topk": 500, "n": 700}
@@ -343,7 +343,7 @@ def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(reache
     }
     assert_lie_there(reached, places)
     assert got is out and got_lse is lse and (lse[1] == math.inf).all()
-    result = problems.get("sparse_mla").compare("bf16", inputs, {"out": out, "lse": lse}, expected)
+    result = oracles.get("sparse_mla").compare("bf16", inputs, {"out": out, "lse": lse}, expected)
     assert result.ok, result.failures
     assert not whole[:, :, :64].any() and not whole[:, :, 576:].any() and not lses[:, heads:].any()
 
@@ -385,16 +385,16 @@ def test_indexer_decode_and_prefill() -> None:
             inputs["block_table"],
             skip_below=inputs["skip_below"], **CPU,
         )  # fmt: skip
-        assert problems.get("lightning_indexer").compare("decode", inputs, {"logits": logits}, expected).ok
+        assert oracles.get("lightning_indexer").compare("decode", inputs, {"logits": logits}, expected).ok
     inputs, expected = drawn("lightning_indexer", "prefill_ragged")
     names = ("q", "k", "k_scales", "weights", "k_start", "k_end")
     logits = lightning_indexer_prefill(*(inputs[n] for n in names), **CPU)
-    assert problems.get("lightning_indexer").compare("prefill", inputs, {"logits": logits}, expected).ok
+    assert oracles.get("lightning_indexer").compare("prefill", inputs, {"logits": logits}, expected).ok
 
 
 def step_inputs(lens: list[list[int]], heads: int = 16, pages: int = 12) -> dict:
     generator = torch.Generator().manual_seed(1)
-    index = problems.get("lightning_indexer")
+    index = oracles.get("lightning_indexer")
     from dsl_kernels.problems.base import Workload
 
     inputs = index.make(
@@ -415,7 +415,7 @@ def step_inputs(lens: list[list[int]], heads: int = 16, pages: int = 12) -> dict
 def test_decode_step_chains_the_three() -> None:
     inputs = step_inputs([[300, 301], [0, 100], [64, 65]])
     step = dsa.decode(**inputs, sm_scale=0.1, topk=128, workspace=Workspace(), **CPU)
-    scores = problems.get("lightning_indexer").reference(
+    scores = oracles.get("lightning_indexer").reference(
         "decode",
         {
             "q": inputs["q_index"], "k_cache": inputs["k_index_cache"].view(12, -1),
@@ -432,7 +432,7 @@ def test_decode_step_chains_the_three() -> None:
             kept = scores[row, positions].sort(descending=True).values
             best = scores[row, :length].sort(descending=True).values[:128]
             assert torch.allclose(kept, best, rtol=1e-3, atol=1e-3)
-    attention = problems.get("sparse_mla").reference(
+    attention = oracles.get("sparse_mla").reference(
         "bf16",
         {
             "q_nope": inputs["q_nope"], "q_pe": inputs["q_pe"], "ckv": inputs["kv"].view(-1, 512),
@@ -447,7 +447,7 @@ def test_decode_step_chains_the_three() -> None:
 
 def test_prefill_step_matches_decode_of_the_same_rows() -> None:
     generator = torch.Generator().manual_seed(2)
-    index = problems.get("lightning_indexer")
+    index = oracles.get("lightning_indexer")
     from dsl_kernels.problems.base import Workload
 
     inputs = index.make(
@@ -666,7 +666,7 @@ def test_a_stream_with_fewer_sms_is_given_fewer_splits(monkeypatch) -> None:
     _base.clear()
     try:
         out, lse = sparse_mla(*mla_args(inputs), **attend)
-        assert problems.get("sparse_mla").compare("bf16", inputs, {"out": out, "lse": lse}, expected).ok
+        assert oracles.get("sparse_mla").compare("bf16", inputs, {"out": out, "lse": lse}, expected).ok
         assert tried[0] > 2 and tried[-1] == 2
         sparse_mla(*mla_args(inputs), **attend, out=out, lse=lse)
         asked = len(tried)
@@ -1142,7 +1142,7 @@ def test_scoring_takes_operands_as_frameworks_hold_them(name: str, reached) -> N
         if name == "decode_one_strided":
             taken["seq_lens"] = given["seq_lens"][:, 0]
     assert call(**taken, out=out, **CPU) is out
-    result = problems.get("lightning_indexer").compare(form, inputs, {"logits": out}, expected)
+    result = oracles.get("lightning_indexer").compare(form, inputs, {"logits": out}, expected)
     assert result.ok, result.failures
     assert (out._base[..., :3] == 1).all() and (out._base[..., -2:] == 1).all()
     assert_lie_there(reached, {**given, "logits": out})

@@ -21,7 +21,7 @@ import sharded_context as shared
 import torch
 import torch.distributed as dist
 
-from dsl_kernels import dsa, ops, problems
+from dsl_kernels import dsa, ops
 from dsl_kernels.dsa import parallel
 from dsl_kernels.errors import (
     ArgumentTypeError,
@@ -31,7 +31,8 @@ from dsl_kernels.errors import (
     InvalidArgumentError,
     UnknownNameError,
 )
-from dsl_kernels.kernels.merge_entries import problem as merge_entries
+from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles import merge_entries
 from dsl_kernels_lab.steps import StepInputs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,12 +133,12 @@ def compare(case, ranks, got, device="cpu"):
         "q_nope": whole["q_nope"], "q_pe": whole["q_pe"], **inputs.cache_rows(), "indices": one.indices,
         "attn_sink": sink, "sm_scale": 0.1, "lse_scale": 1.0 if base == "2" else math.log(2),
     }  # fmt: skip
-    wanted = problems.get("sparse_mla").reference(inputs.form, given)
+    wanted = oracles.get("sparse_mla").reference(inputs.form, given)
     whole_rows = ~wanted["lse"].isnan().any(dim=1)
     assert torch.equal(got.out.isnan(), wanted["out"].isnan()), case.name
     rows = {name: tensor[whole_rows] for name, tensor in wanted.items()}
     mine = {"out": got.out[whole_rows], "lse": got.lse[whole_rows]}
-    comparison = problems.get("sparse_mla").compare(inputs.form, given, mine, rows)
+    comparison = oracles.get("sparse_mla").compare(inputs.form, given, mine, rows)
     assert comparison.ok, (case.name, comparison.failures)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import ptx_emulator as emulator
-from dsl_kernels import executors, ops, peers, problems, variants
+from dsl_kernels import executors, ops, peers, variants
 from dsl_kernels.dsa import exchanges
 from dsl_kernels.dsa.exchanges import COLLECTIVES, COPY, DIRECT, Exchange
 from dsl_kernels.errors import (
@@ -25,8 +25,10 @@ from dsl_kernels.errors import (
 )
 from dsl_kernels.kernels.merge_entries import problem as merge_entries
 from dsl_kernels.problems.base import OperandSpec
-from dsl_kernels.problems.peers import MOST_PEERS, dealt
+from dsl_kernels.problems.peers import MOST_PEERS
 from dsl_kernels.tile.leaf_text import Array, LeafRecorder
+from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles._peers import dealt
 from dsl_kernels_lab.verification import trial
 from ptx_emulator import EmulatorError, LaunchError
 
@@ -86,7 +88,7 @@ def test_entries_in_memory_of_their_ranks_come_in_the_same_order(executor, ranks
 
 def wrong_rank(op):
     """Inputs of which one rank's memory is taken for another one's, and the reference of the right ones."""
-    workload = replace(problems.get(op).workload("tiny"), form="peers")
+    workload = replace(oracles.get(op).workload("tiny"), form="peers")
     right = trial.make_example(op, workload, 3)
     far = right.inputs["peer_distances"].clone()
     far[far != 0] = 0
@@ -104,7 +106,7 @@ def test_memory_of_a_wrong_rank_is_noticed(op, executor):
             assert trials.comparison.ok, trials.comparison.failures
             spoilt = trial.run(variant, workload, executors.get(executor), example=wrong)
             # The reference, too, goes by the distances: it is that of the right ones.
-            expected = problems.get(op).compare("peers", right.inputs, spoilt.operands, right.expected)
+            expected = oracles.get(op).compare("peers", right.inputs, spoilt.operands, right.expected)
             assert not expected.ok
             noticed += 1
     assert noticed == 2

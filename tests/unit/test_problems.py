@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dsl_kernels import problems
 from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError, UnknownNameError
 from dsl_kernels.kernels.sparse_mla import forms
-from dsl_kernels.kernels.sparse_mla import problem as mla
 from dsl_kernels.ops import _operands
 from dsl_kernels.problems.base import OperandSpec
 from dsl_kernels.problems.binding import bind
 from dsl_kernels.problems.layouts import pack_fp8_tokens, unpack_fp8_tokens
+from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles import sparse_mla as mla
 from dsl_kernels_lab.profile import regions
 from dsl_kernels_lab.verification import trial
 
@@ -24,7 +24,7 @@ BF16_ROUNDING = 2.0**-9
 
 
 def drawn(name: str) -> dict:
-    problem = problems.get("sparse_mla")
+    problem = oracles.get("sparse_mla")
     return trial.draw("sparse_mla", problem.workload(name), seed=5)
 
 
@@ -164,7 +164,7 @@ BOTH_NAMES = [
 
 @pytest.mark.parametrize(("op", "form", "point", "dims"), BOTH_NAMES)
 def test_sizes_go_by_the_names_of_operands_and_of_points(op, form, point, dims):
-    problem = problems.get(op)
+    problem = oracles.get(op)
     for given in (point, dims, {**point, **dims}):
         assert problem.point_of(form, given) == point
         assert problem.dims_of(form, given) == dims
@@ -172,8 +172,8 @@ def test_sizes_go_by_the_names_of_operands_and_of_points(op, form, point, dims):
 
 
 def test_every_name_of_a_point_is_one_of_the_vocabulary():
-    for op in problems.names():
-        problem = problems.get(op)
+    for op in oracles.names():
+        problem = oracles.get(op)
         for form in problem.forms:
             dims = set(problem.dims(form))
             assert all(alias.dim in dims for alias in problem.names.get(form, ()))
@@ -192,7 +192,7 @@ def test_every_name_of_a_point_is_one_of_the_vocabulary():
     ],
 )
 def test_sizes_that_a_form_does_not_have_are_refused(given, error, message):
-    problem = problems.get("topk_selector")
+    problem = oracles.get("topk_selector")
     for taken in (problem.dims_of, problem.point_of):
         with pytest.raises(error, match=message):
             taken("default", given)
@@ -223,7 +223,7 @@ def test_a_workload_is_drawn_at_sizes_by_either_name(op, form, given, wanted):
 
 def test_a_point_takes_no_dim_that_its_inputs_do_not_follow():
     with pytest.raises(UnknownNameError, match="next_n"):
-        problems.get("topk_selector").point_of("default", {"next_n": 2})
+        oracles.get("topk_selector").point_of("default", {"next_n": 2})
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 53, 61, 64, 69, 255, 256, 257, 576, 99_999, (1 << 29) + 1])

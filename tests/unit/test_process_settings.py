@@ -23,12 +23,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from dsl_kernels import dsa, ops, problems, variants
+from dsl_kernels import dsa, ops, variants
 from dsl_kernels.errors import InvalidArgumentError
 from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile.executor import Executor
-from dsl_kernels_lab import steps
+from dsl_kernels_lab import oracles, steps
 from dsl_kernels_lab.steps.check import check
 from dsl_kernels_lab.verification import trial
 
@@ -128,7 +128,7 @@ def drawn(op: str, workload: Workload) -> dict[str, Any]:
 def cases() -> dict[str, Case]:
     by_name = {}
     for name, (op, workload, call) in WORKLOADS.items():
-        by_name[name] = Case(name, drawn(op, problems.get(op).workload(workload)), call)
+        by_name[name] = Case(name, drawn(op, oracles.get(op).workload(workload)), call)
     for name, (size, run) in STEPS.items():
         tensors = steps.draw(size, seed=5)[0].tensors
         by_name[name] = Case(name, dict(tensors), _step(run))
@@ -347,7 +347,7 @@ def test_no_body_of_any_variant_feels_the_settings(kind) -> None:
     distinct = {(v.arch, *sorted(v.knobs.items())): v for v in variants.variants(op)}
     fitting = []
     for name, variant in product(workloads, distinct.values()):
-        own = problems.get(op).workload(name)
+        own = oracles.get(op).workload(name)
         workload = trial.fitted(variant, own)
         if workload.form != own.form:
             continue
@@ -443,7 +443,7 @@ def test_drawing_and_checking_feel_no_setting(setting) -> None:
     def work() -> list[Any]:
         results: list[Any] = []
         for op in ("lightning_indexer", "topk_selector", "sparse_mla"):
-            problem = problems.get(op)
+            problem = oracles.get(op)
             for workload in (w for w in problem.workloads if w.tier != "real"):
                 inputs = trial.draw(op, workload, seed=2)
                 expected = problem.reference(workload.form, inputs)

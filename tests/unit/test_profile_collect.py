@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dsl_kernels import problems, variants
+from dsl_kernels import variants
 from dsl_kernels.cli import app
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError, ToolchainError, UnknownNameError
 from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
-from dsl_kernels_lab import profile
+from dsl_kernels_lab import oracles, profile
 from dsl_kernels_lab.profile import collect, metrics, targets
 
 COMMON = ["--dim", "t=64,heads=16", "--variant", "triton"]
@@ -137,9 +137,9 @@ def test_what_an_op_has_to_read_is_known_without_a_gpu() -> None:
         targets.workload("sparse", {})
 
 
-@pytest.mark.parametrize("op", problems.names())
+@pytest.mark.parametrize("op", oracles.names())
 def test_every_op_can_be_looked_at(op: str) -> None:
-    for form in problems.get(op).forms:
+    for form in oracles.get(op).forms:
         work = targets.workload(op, {}, form=form)
         assert work.form == form and work.unique_bytes is not None and work.unique_bytes > 0
         size = next(name for name, value in work.dims.items() if value > 1)
@@ -209,7 +209,7 @@ def test_reading_prints_a_page_json_and_what_may_be_kept(tmp_path: Path) -> None
 def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from dsl_kernels.kernels.sparse_mla import problem
+    from dsl_kernels_lab.oracles import sparse_mla as oracle
     from dsl_kernels_lab.timing import grids, measure
 
     monkeypatch.setattr(measure, "DEVICE", "cpu")
@@ -225,7 +225,7 @@ def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyP
         "sm_scale": DATASET_SM_SCALE,
         "lse_scale": 1.0,
     }
-    expected = problem.reference("bf16", inputs)["out"]
+    expected = oracle.reference("bf16", inputs)["out"]
     assert torch.allclose(made.call()[:, :, 0].float(), expected.float(), atol=2e-2)
     assert made.label == "sparse_mla t=2 pages=8 topk=128 torch" and made.workload.variant == "torch"
     values, _ = targets.target("topk_selector", {"rows": 3, "len": 300, "k": 7}, "torch").call()
@@ -261,7 +261,7 @@ def test_a_target_that_no_gpu_could_launch_is_refused(
     )
 
 
-@pytest.mark.parametrize("op", problems.names())
+@pytest.mark.parametrize("op", oracles.names())
 def test_variants_are_accepted_at_the_usual_sizes_and_torch_where_it_is_known(op: str) -> None:
     accepted = []
     for variant in variants.variants(op=op, arch="sm_90a"):

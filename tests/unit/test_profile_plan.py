@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from dsl_kernels import problems, variants
+from dsl_kernels import variants
 from dsl_kernels.cli import app
 from dsl_kernels.errors import ArgumentTypeError, ArtifactError, InvalidArgumentError, UnknownNameError
-from dsl_kernels_lab import profile
+from dsl_kernels_lab import oracles, profile
 from dsl_kernels_lab.profile import Diagnosis, Finding, Fingerprint
 from dsl_kernels_lab.profile.data import describe_ids, read_ids
 from dsl_kernels_lab.timing.grids import per_second
@@ -158,12 +158,12 @@ def test_what_a_call_gives_a_second() -> None:
     assert per_second("lightning_indexer", "prefill", dims, 1.0) == {"queries": 9e6}
 
 
-COUNTED = [op for op in problems.names() if problems.get(op).units is not None]
+COUNTED = [op for op in oracles.names() if oracles.get(op).units is not None]
 
 
 @pytest.mark.parametrize("op", COUNTED)
 def test_an_operation_says_what_it_gives(op: str) -> None:
-    problem = problems.get(op)
+    problem = oracles.get(op)
     for form in problem.forms:
         dims = dict.fromkeys(problem.dims(form), 3)
         name, count = problem.units(form, dims)

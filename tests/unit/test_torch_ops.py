@@ -9,11 +9,11 @@ import math
 import pytest
 import torch
 
-from dsl_kernels import dsa, ops, problems
+from dsl_kernels import dsa, ops
 from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError
 from dsl_kernels.ops import Workspace, _base
 from dsl_kernels.ops._library import torch_op
-from dsl_kernels_lab import steps
+from dsl_kernels_lab import oracles, steps
 from dsl_kernels_lab.verification import trial
 
 NAMES = (
@@ -33,7 +33,7 @@ def arguments_of(name: str) -> tuple[tuple, dict, dict]:
     """Positional arguments, options and outputs of a small call, with no option at its default."""
 
     def draw(op: str, workload: str) -> dict:
-        return trial.draw(op, problems.get(op).workload(workload), seed=3)
+        return trial.draw(op, oracles.get(op).workload(workload), seed=3)
 
     if name == "lightning_indexer":
         i = draw("lightning_indexer", "decode_tiny")

@@ -90,7 +90,7 @@ BODIES = {START: start, "work": work, "load": load}
 
 def program(schedule: Schedule, bodies: dict[str, Any], operands: tuple[OperandSpec, ...]) -> TileProgram:
     none: Any = lambda *_: {}  # noqa: E731
-    problem = Problem("toy", "", {"default": operands}, (), none, none, none, none, none)
+    problem = Problem("toy", "", {"default": operands}, none, none)
     return TileProgram(
         "toy",
         problem,

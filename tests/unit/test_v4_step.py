@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 import torch
 
-from dsl_kernels import problems
 from dsl_kernels.dsa import v4
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
 from dsl_kernels.kernels.sparse_mla.forms import split_pages
 from dsl_kernels.problems.layouts import pack_index_keys, pack_v4_pages, pack_v41_pages
+from dsl_kernels_lab import oracles
 
 B, NEXT_N, HEADS, INDEX_HEADS, WINDOW, TOPK = 3, 2, 8, 32, 20, 48
 LENS = torch.tensor([[700, 701], [9, 10], [0, 300]], dtype=torch.int32)
@@ -101,7 +101,7 @@ def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str, row_
         compressed = LENS // given["ratio"]
         rows = [torch.arange(n) for n in compressed.view(-1).tolist()]
         if kind == "index":
-            scoring = problems.get("lightning_indexer")
+            scoring = oracles.get("lightning_indexer")
             index, pages = given["index"], len(given["index"].k_cache)
             scores = scoring.reference(
                 "decode",
@@ -130,7 +130,7 @@ def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str, row_
         "sm_scale": given["sm_scale"],
         "lse_scale": math.log(2),
     }
-    problem = problems.get("sparse_mla")
+    problem = oracles.get("sparse_mla")
     outputs = {"out": output.out, "lse": output.lse}
     form = row_format.removesuffix("_planar")
     result = problem.compare(form, inputs, outputs, problem.reference(form, inputs))

@@ -21,7 +21,7 @@ from ..._torch import torch
 from ...arguments import require_dense
 from ...dtypes import DTYPES
 from ...errors import ArgumentTypeError, InvalidArgumentError
-from ...problems.base import ROW_GRIDS, WIDE_SCORES, Comparison, PointName, Problem, Workload
+from ...problems.base import ROW_GRIDS, WIDE_SCORES, Comparison, Oracle, PointName, Workload
 from ...problems.layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 from . import blocks, mxfp4
 from .forms import FORMS, GRAIN, MOST_HEADS, PAGE, PAGE_BYTES, SCORES, form_of, parts_of
@@ -440,7 +440,7 @@ def _share_workloads(form: str, other: str) -> bool:
     return mode == wanted and as_kind != "plain" and kind in ("plain", "any", as_kind)
 
 
-PROBLEM = Problem(
+PROBLEM = Oracle(
     op="lightning_indexer",
     doc=__doc__,
     forms=FORMS,

@@ -179,10 +179,11 @@ def _kpe_gain(ratio: float, noise: float, rope_bytes: int, row_bytes: int) -> tu
 def _without_rope(_: Records) -> Figures:
     import torch
 
-    from dsl_kernels import problems
     from dsl_kernels.problems.base import Workload
 
-    problem = problems.get("sparse_mla")
+    from ... import oracles
+
+    problem = oracles.get("sparse_mla")
     workload = Workload("claim", "edge", "bf16", {"t": 2, "heads": 16, "topk": 2048, "n": 4096})
     inputs = problem.make(workload, torch.Generator().manual_seed(0))
     expected = problem.reference("bf16", inputs)

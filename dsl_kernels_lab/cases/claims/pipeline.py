@@ -41,7 +41,7 @@ def wrong_rows(kind: str, count: int = 32, length: int = 32768, k: int = TOPK) -
     """Rows, of `count`, whose top k changes when scores are only told apart by 256 bins of FP8 (e4m3)."""
     import torch
 
-    from dsl_kernels.kernels.topk_selector.problem import draw
+    from ...oracles.topk_selector import draw
 
     scores = draw(kind, count, length, torch.Generator().manual_seed(0))
     bins = scores.to(torch.float8_e4m3fn).float()

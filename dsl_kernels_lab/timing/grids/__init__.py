@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dsl_kernels import executors, measured, ops, problems, registry, variants
+from dsl_kernels import executors, measured, ops, registry, variants
 from dsl_kernels._discover import discover, module_names
 from dsl_kernels.arguments import (
     as_json,
@@ -38,6 +38,7 @@ from dsl_kernels.problems.base import GRIDS, Comparison, Workload
 from dsl_kernels.runtime.storage import read_file, write_atomically
 from dsl_kernels.variants import Variant
 
+from ... import oracles
 from ...verification import trial
 from .. import bench, measure
 
@@ -107,7 +108,7 @@ class Fixture:
         """The sample and the reference's results for it, computed once."""
         if self._expected is None and self.sample is not None:
             sample = self.sample()
-            self._expected = sample, problems.get(point.op).reference(point.form, sample.given)
+            self._expected = sample, oracles.get(point.op).reference(point.form, sample.given)
         return self._expected
 
 
@@ -148,9 +149,9 @@ def points(op: str, grid: str) -> list[Point]:
     Raises:
         UnknownNameError: no such operation or grid.
     """
-    require_known("operation", op, problems.names(), "operation")
+    require_known("operation", op, oracles.names(), "operation")
     require_known("grid", grid, GRIDS, "grid")
-    return [Point(op, form, params) for form, params in problems.get(op).grid(grid)]
+    return [Point(op, form, params) for form, params in oracles.get(op).grid(grid)]
 
 
 @checked
@@ -166,7 +167,7 @@ def usual(op: str, form: str | None = None) -> Point:
     """
     core = points(op, "core")
     form = core[0].form if form is None else form
-    require_known("form", form, list(problems.get(op).forms), f"form of {op}")
+    require_known("form", form, list(oracles.get(op).forms), f"form of {op}")
     given = _grid(op).usual.get(form)
     if given is not None:
         return Point(op, form, dict(given))
@@ -179,7 +180,7 @@ def reads(point: Point, variant: str = "") -> dict[str, Any]:
     """What a kernel has to read at a point, computed without a GPU, as fields of `profile.Workload`."""
     grid = _grid(point.op)
     if grid.reads is None:
-        return {"unique_bytes": float(problems.get(point.op).bytes(point.form, point.params))}
+        return {"unique_bytes": float(oracles.get(point.op).bytes(point.form, point.params))}
     return grid.reads(point, variants.get(variant).knobs if "__" in variant else {})
 
 
@@ -202,13 +203,13 @@ def prepare(point: Point, seed: int = 0) -> Fixture:
     """
     require_device("device", measure.DEVICE)
     require_range("seed", seed, 0, 2**62)
-    require_known("operation", point.op, problems.names(), "operation")
+    require_known("operation", point.op, oracles.names(), "operation")
     return _grid(point.op).prepare(point, seed)
 
 
 def _drawn(point: Point, seed: int) -> Fixture:
     """The inputs of a workload of these sizes, one copy per turn of the rotation."""
-    problem, workload = problems.get(point.op), Workload(point.label, "real", point.form, point.params)
+    problem, workload = oracles.get(point.op), Workload(point.label, "real", point.form, point.params)
     inputs = trial.draw(point.op, workload, seed)
     dims = trial.dims_of(point.op, workload, inputs)
     static = {name: value for name, value in inputs.items() if isinstance(value, int)}
@@ -241,7 +242,7 @@ def facts(
     point: Point, calls: Calls, dims: dict[str, int], ceiling: measure.Ceiling | None = None
 ) -> Fixture:
     """A fixture with the bytes and FLOPs of its dims."""
-    problem = problems.get(point.op)
+    problem = oracles.get(point.op)
     return Fixture(calls, dims, problem.bytes(point.form, dims), problem.flops(point.form, dims), ceiling)
 
 
@@ -279,7 +280,7 @@ def check_variant(
         {name: value.to(here) if isinstance(value, torch.Tensor) else value for name, value in values.items()}
         for values in (sample.given, sample.got())
     )
-    comparison = problems.get(point.op).compare(point.form, given, got, expected)
+    comparison = oracles.get(point.op).compare(point.form, given, got, expected)
     if not comparison.ok:
         raise WrongResultError(
             f"{variant or 'the selected variant'} at {point.op} {point.name}",
@@ -347,7 +348,7 @@ def time_point(
 
 def per_second(op: str, form: str, dims: Mapping[str, int], us: float) -> dict[str, float]:
     """Unit -> units per second of a call that takes `us`; empty for a problem without a unit."""
-    units = problems.get(op).units
+    units = oracles.get(op).units
     if units is None:
         return {}
     name, count = units(form, dims)

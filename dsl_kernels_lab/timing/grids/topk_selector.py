@@ -15,10 +15,11 @@ import torch
 from dsl_kernels import ops
 from dsl_kernels.dtypes import DTYPES, DType
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
-from dsl_kernels.kernels.topk_selector.problem import FORMS, OPTIONS, draw, options_of
+from dsl_kernels.kernels.topk_selector.problem import FORMS, OPTIONS
 from dsl_kernels_lab.steps import check as sampling
 from dsl_kernels_lab.steps.drawing import part_of
 
+from ...oracles.topk_selector import draw, options_of
 from .. import bench, calibrate, measure
 from . import Fixture, Grid, Point, Sample, facts
 

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from dsl_kernels import ops, problems
+from dsl_kernels import ops
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError
 from dsl_kernels.ops import _base
 from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.timing import bench, grids, measure
 
 CPU = {"executor": "interpreter"}
-PROBLEM = problems.get("lightning_indexer")
+PROBLEM = oracles.get("lightning_indexer")
 
 
 def drawn(form: str, **sizes: Any) -> dict[str, Any]:

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from dsl_kernels import ops, problems
+from dsl_kernels import ops
 from dsl_kernels.dsa import v4
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError
 from dsl_kernels.kernels.lightning_indexer.blocks import power_of
 from dsl_kernels.ops import _base
 from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab import oracles
 
 CPU = {"executor": "interpreter"}
-PROBLEM = problems.get("lightning_indexer")
+PROBLEM = oracles.get("lightning_indexer")
 LENS = [[98, 99, 100], [190, 64, 7]]
 
 

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from dsl_kernels import ops, problems
+from dsl_kernels import ops
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError
 from dsl_kernels.ops import _base
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.mxfp4 import mxfp4_of, pack_mxfp4_index_keys, quantise_mxfp4
+from dsl_kernels_lab import oracles
 
 CPU = {"executor": "interpreter", "arch": "sm_100a"}
-PROBLEM = problems.get("lightning_indexer")
+PROBLEM = oracles.get("lightning_indexer")
 REPEATED = ("q", "q_scales", "weights", "seq_lens")
 
 
@@ -199,7 +200,7 @@ def test_hopper_has_no_kernel_for_it() -> None:
 
 def test_the_bytes_of_a_key() -> None:
     dims = {"b": 4, "next_n": 1, "heads": 64, "max_len": 1000}
-    less = problems.get("lightning_indexer").bytes("decode_mxfp4", dims)
+    less = oracles.get("lightning_indexer").bytes("decode_mxfp4", dims)
     assert less == 4 * 1000 * 68 + 4 * 1000 * 4 + 4 * 64 * 68
     assert PROBLEM.flops("decode_mxfp4", dims)["float4_e2m1x2"] == 2 * 64 * 128 * 4 * 1000
     dims = {"s": 10, "skv": 1000, "heads": 64}

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from leaf_probes import Probe, case
 
-from dsl_kernels import problems
 from dsl_kernels.kernels.merge_entries import leaves as leaf
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.verification import trial
 
 THREADS = 64
@@ -18,7 +18,7 @@ THREADS = 64
 def place_entry(p: Probe, workload: str, first: int) -> None:
     """A row's first entries; entries at the boundary of two ranks; entries past the last one."""
     p.threads = THREADS
-    drawn = trial.draw("merge_entries", problems.get("merge_entries").workload(workload), 0)
+    drawn = trial.draw("merge_entries", oracles.get("merge_entries").workload(workload), 0)
     ranks, planes, rows, k = drawn["rank_entries"].shape
     ordered = [
         p.operand(name, p.integers(0, 9, rows, ranks * k), out=True)
@@ -42,7 +42,7 @@ HELD = ("tokens", "scores", "names")
 def read_peers(p: Probe, workload: str, first: int) -> None:
     """Entries of each rank, with ids and without, and past the last one."""
     p.threads = THREADS
-    wanted = replace(problems.get("merge_entries").workload(workload), form="peers")
+    wanted = replace(oracles.get("merge_entries").workload(workload), form="peers")
     drawn = trial.draw("merge_entries", wanted, 0)
     planes, rows, k = drawn["rank_entries"].shape
     held = [p.own(name, EACH, dtype="int32") for name in HELD]
@@ -71,7 +71,7 @@ def share_tokens(p: Probe, count: int) -> None:
 def place_read(p: Probe, workload: str) -> None:
     """A row's entries; a thread without one writes nothing."""
     p.threads = THREADS
-    drawn = trial.draw("merge_entries", problems.get("merge_entries").workload(workload), 0)
+    drawn = trial.draw("merge_entries", oracles.get("merge_entries").workload(workload), 0)
     entries = drawn["rank_entries"]
     ranks, planes, _, k = entries.shape
     every = torch.full((3, EACH * THREADS), -1, dtype=torch.int32)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from leaf_probes import Probe, case
 
-from dsl_kernels import problems
 from dsl_kernels.kernels.merge_outputs import leaves as leaf
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.verification import trial
 
 WARPS = 2
@@ -18,7 +18,7 @@ WARPS = 2
 def merge_head(p: Probe, first: int) -> None:
     """Heads with and without keys; at the end, a warp without a head."""
     p.threads, p.relative = 32 * WARPS, 2**-7
-    drawn = trial.draw("merge_outputs", problems.get("merge_outputs").workload("tiny"), 0)
+    drawn = trial.draw("merge_outputs", oracles.get("merge_outputs").workload("tiny"), 0)
     ranks, rows, heads, _ = drawn["outs"].shape
     out = p.operand("out", torch.zeros(rows, heads, 512).bfloat16(), out=True)
     lse = p.operand("lse", torch.zeros(rows, heads), out=True)
@@ -35,7 +35,7 @@ def merge_head(p: Probe, first: int) -> None:
 def merge_peers_head(p: Probe, workload: str, first: int) -> None:
     """Two ranks and as many as there may be; at the end, a warp without a head."""
     p.threads, p.relative = 32 * WARPS, 2**-7
-    wanted = replace(problems.get("merge_outputs").workload(workload), form="peers")
+    wanted = replace(oracles.get("merge_outputs").workload(workload), form="peers")
     drawn = trial.draw("merge_outputs", wanted, 0)
     rows, heads, _ = drawn["outs"].shape
     out = p.operand("out", torch.zeros(rows, heads, 512).bfloat16(), out=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dsl_kernels import ops, problems, variants
+from dsl_kernels import ops, variants
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
 from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab import oracles
 
 CPU = {"executor": "interpreter"}
 VARIANTS = [v.id for v in variants.variants("resample_trajectories", arch="sm_90a", backend="cutedsl")]
@@ -16,7 +17,7 @@ VARIANTS = [v.id for v in variants.variants("resample_trajectories", arch="sm_90
 def drawn(**sizes: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     params = {"b": 2, "n": 90, "m": 150, "d": 16, "targets": "hostile", "rows": "specials", **sizes}
     workload = Workload("drawn", "tiny", "default", params)
-    inputs = problems.get("resample_trajectories").make(workload, torch.Generator().manual_seed(7))
+    inputs = oracles.get("resample_trajectories").make(workload, torch.Generator().manual_seed(7))
     return inputs["data"], inputs["src_times"], inputs["tgt_times"]
 
 

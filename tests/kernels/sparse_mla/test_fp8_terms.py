@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 import fp8_terms
 
-from dsl_kernels.kernels.sparse_mla.problem import LSE_LIMIT, OUT_LIMIT
+from dsl_kernels_lab.oracles.sparse_mla import LSE_LIMIT, OUT_LIMIT
 
 
 @pytest.mark.parametrize("name", ["scales of max / 448", "one token and a long tail"])

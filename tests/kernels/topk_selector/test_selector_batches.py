@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from dsl_kernels import problems, variants
+from dsl_kernels import variants
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.kernels.topk_selector.leaves import lists as leaf
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.variants import Variant
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.verification import trial
 from ptx_emulator import Interleaving
 
@@ -123,6 +124,6 @@ def test_a_row_that_its_sample_misleads_goes_through_the_histogram(
     logits = torch.full((1, length), others)
     logits[0, : 32 * words] = torch.where(sampled, 2.0, others).repeat_interleave(32)
     inputs["logits"] = logits.to(inputs["logits"].dtype)
-    example = trial.Example(inputs, problems.get(variant.op).reference(row.form, inputs))
+    example = trial.Example(inputs, oracles.get(variant.op).reference(row.form, inputs))
     assert trial.run(variant, row, Interpreter(), example=example).comparison.ok
     assert passes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from leaf_probes import Probe, case, spread
 
-from dsl_kernels import problems
 from dsl_kernels.kernels.window_ids import leaves as leaf
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.verification import trial
 
 THREADS = 64
@@ -15,7 +15,7 @@ THREADS = 64
 def place_id(p: Probe, workload: str, row: int, first: int) -> None:
     """A query without tokens, with few and with many; the first ids, and those at the end of the window."""
     p.threads = THREADS
-    drawn = trial.draw("window_ids", problems.get("window_ids").workload(workload), 0)
+    drawn = trial.draw("window_ids", oracles.get("window_ids").workload(workload), 0)
     (b, next_n), window = drawn["seq_lens"].shape, drawn["window"]
     sizes = {"row": row, "first": first, "next_n": next_n, "max_pages": drawn["window_table"].shape[1]}
     sizes |= {"page_size": drawn["page_size"], "window": window}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from dsl_kernels import problems
 from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab import oracles
 from dsl_kernels_lab.verification import trial
 
-PROBLEM = problems.get("row_softmax")
+ORACLE = oracles.get("row_softmax")
 
 
 def test_the_reference_is_torch_s_softmax_by_another_way() -> None:
-    x = trial.draw("row_softmax", PROBLEM.workload("tiny"), seed=0)["x"].double()
-    found = PROBLEM.reference("default", {"x": x})["y"]
+    x = trial.draw("row_softmax", ORACLE.workload("tiny"), seed=0)["x"].double()
+    found = ORACLE.reference("default", {"x": x})["y"]
     wanted = x.exp() / x.exp().sum(dim=1, keepdim=True)
     assert torch.allclose(found, wanted, rtol=1e-12, atol=0)
 
