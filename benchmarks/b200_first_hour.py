@@ -191,7 +191,8 @@ def say(**result: Any) -> None:
 
 def compiled(folder: Folder, arch: str, executor: str) -> None:
     """Compile the variants of an architecture; failures are reported and do not end the step."""
-    from dsl_kernels.cli import _machine, _output
+    from dsl_kernels.cli import _output
+    from dsl_kernels_lab.cli import _machine
 
     of = chosen(arch)
     with _output.progress(True) as bar:
@@ -203,7 +204,7 @@ def correct(folder: Folder, name: str, executor: str) -> None:
     """Verify a variant; a match is recorded in runs.json."""
     import typer
 
-    from dsl_kernels.cli._machine import device_name
+    from dsl_kernels_lab.cli._machine import device_name
     from dsl_kernels_lab.cli.verify import verify
     from dsl_kernels_lab.verification import runs
 

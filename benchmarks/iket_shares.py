@@ -113,6 +113,7 @@ def shares_by_iket(variant: Any, trace: dict[str, Any]) -> dict[str, dict[str, f
     """The shares of each role's regions in the last launch of a trace."""
     from dsl_kernels import programs
     from dsl_kernels.arch import get_arch
+    from dsl_kernels_lab.profile import readings
 
     layout = programs.get(variant.op).probes(variant.knobs, get_arch(variant.arch))
     last = [each for each in trace["launches"] if each["markers"]][-1]
@@ -122,7 +123,7 @@ def shares_by_iket(variant: Any, trace: dict[str, Any]) -> dict[str, dict[str, f
         marks[mark["locIdx"]].append((mark["timestamp"], int(mark["payloadVal"])))
     spent: dict[str, dict[str, float]] = {}
     for role, names in layout.regions.items():
-        mine, sums = set(layout.warps(role)), defaultdict(float)
+        mine, sums = set(readings.warps_of(layout, role)), defaultdict(float)
         for place, stamps in marks.items():
             if trace["locationTable"][place]["warpId"] not in mine:
                 continue

@@ -385,12 +385,6 @@ def refusal(call: Call, variant: Variant, *, named: str | None = None) -> str | 
     return None
 
 
-def has_form(op: str, form: str, arch: str) -> bool:
-    """Whether an operation has a variant of a form on an architecture."""
-    program = programs.get(op)
-    return any(program.form(variant.knobs) == form for variant in variants.variants(op, arch=arch))
-
-
 @lru_cache(maxsize=64)
 def _declared(op: str, arch: str) -> frozenset[str]:
     """The knobs of an operation on an architecture."""

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
     from dsl_kernels import executors
 
-    from ..profile import regions, timeline
+    from ..profile import readings, regions, timeline
     from ..verification import trial
 else:
     torch = later("torch", globals())
     executors = later("dsl_kernels.executors", globals())
+    readings = later("dsl_kernels_lab.profile.readings", globals())
     regions = later("dsl_kernels_lab.profile.regions", globals())
     timeline = later("dsl_kernels_lab.profile.timeline", globals())
     trial = later("dsl_kernels_lab.verification.trial", globals())
@@ -160,7 +161,7 @@ def cycles(call: Prepared) -> Spent:
     count = tiles(call.variant.knobs, call.dims)
     spent_by_role: dict[str, dict[str, float]] = {}
     for role, names in layout.regions.items():
-        spent = layout.read(call.operands["probe"], role)
+        spent = readings.read(layout, call.operands["probe"], role)
         each = spent.spent.double().mean((0, 1)) / count
         spent_by_role[role] = dict(zip(names, each.tolist(), strict=True))
         spent_by_role[role]["all"] = float(spent.elapsed.double().mean()) / count

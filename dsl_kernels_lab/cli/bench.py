@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsl_kernels.cli import _output as out
-from dsl_kernels.cli._machine import compile_missing
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError
 
 from . import _record
+from ._machine import compile_missing
 from ._points import no_points, points_of
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def bench(
     gpu = timing.require_gpu()
     import torch
 
-    from dsl_kernels import executors, registry
+    from dsl_kernels import executors
 
     from ..timing import grids
     from ..timing import report as pages
@@ -134,7 +134,7 @@ def bench(
         at
         for name in ([op] if op else _generated())
         for at in points_of(name, form, grid, point, dim or [])
-        if dim or registry.has_form(at.op, at.form, arch)
+        if dim or _has_form(at.op, at.form, arch)
     ]
     if not points:
         raise no_points(grid, point)
@@ -373,3 +373,11 @@ def _clocks(record: dict[str, Any]) -> tuple[float | None, float | None]:
     """SM clock and watts in the middle of a sustained run, or else just after the timing."""
     seen = record.get("sustained") or record["clocks"]["after"] or {}
     return seen.get("sm_mhz"), seen.get("watts")
+
+
+def _has_form(op: str, form: str, arch: str) -> bool:
+    """Whether an operation has a variant of a form on an architecture."""
+    from dsl_kernels import programs, variants
+
+    program = programs.get(op)
+    return any(program.form(variant.knobs) == form for variant in variants.variants(op, arch=arch))

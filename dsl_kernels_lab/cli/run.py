@@ -12,8 +12,9 @@ import typer
 from dsl_kernels.arch import get_arch
 from dsl_kernels.arguments import require_known
 from dsl_kernels.cli import _output as out
-from dsl_kernels.cli._machine import device_name, executor_of, tile_threads
 from dsl_kernels.errors import InvalidArgumentError
+
+from ._machine import device_name, executor_of, tile_threads
 
 if TYPE_CHECKING:
     from dsl_kernels.problems.base import Comparison

@@ -13,8 +13,9 @@ import typer
 from dsl_kernels import variants
 from dsl_kernels.arguments import require_known
 from dsl_kernels.cli import _output as out
-from dsl_kernels.cli._machine import compile_missing, device_name, executor_of, tile_threads
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError
+
+from ._machine import compile_missing, device_name, executor_of, tile_threads
 
 if TYPE_CHECKING:
     from dsl_kernels.problems.base import Comparison, Workload

@@ -22,12 +22,13 @@ from dsl_kernels.arch import GpuSpec, get_arch
 from dsl_kernels.errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile.lang import COARSE, PROBE, SUMS, TRACE
-from dsl_kernels.tile.probes import WAITS, Probed, unsigned
+from dsl_kernels.tile.probes import WAITS, Probed
 from dsl_kernels.variants import Variant
 
 from .. import oracles
 from ..timing.bench import checkout
 from ..verification import trial
+from . import readings
 from .model import Regions, RegionTime, RoleTime, Ticks
 
 CLOCKS = {
@@ -206,8 +207,10 @@ def run(
 
 def cycles_per_ns(launch: Run) -> float:
     """The rate of an SM's clock, from the longest-running warp, whose trace has both clocks twice."""
-    times = torch.cat([launch.probes.times(launch.workspace, role) for role in launch.probes.regions])
-    ns, ticks = (unsigned(times[:, 2 + i] - times[:, i]) for i in (0, 1))
+    times = torch.cat(
+        [readings.times(launch.probes, launch.workspace, role) for role in launch.probes.regions]
+    )
+    ns, ticks = (readings.unsigned(times[:, 2 + i] - times[:, i]) for i in (0, 1))
     longest = int(ns.argmax())
     return float(ticks[longest]) / float(ns[longest]) if ns[longest] else 1.0
 
@@ -215,7 +218,7 @@ def cycles_per_ns(launch: Run) -> float:
 def table(launch: Run) -> Regions:
     """The times of a launch by role and region."""
     probes = launch.probes
-    spent = {role: probes.read(launch.workspace, role) for role in probes.regions}
+    spent = {role: readings.read(probes, launch.workspace, role) for role in probes.regions}
     began, ended = (
         torch.cat(parts, dim=1) for parts in zip(*((s.began, s.ended) for s in spent.values()), strict=True)
     )
@@ -247,7 +250,7 @@ def _role(probes: Probed, role: str, spent: Any) -> RoleTime:
     lost = 1 - int(spent.spent.sum()) / total
     waits = sum(row.share for row in rows if row.region.startswith(WAITS))
     ordered = tuple(sorted(rows, key=lambda row: -row.share))
-    return RoleTime(role, len(probes.warps(role)), _spread(spent.elapsed), lost, waits, ordered)
+    return RoleTime(role, len(readings.warps_of(probes, role)), _spread(spent.elapsed), lost, waits, ordered)
 
 
 def _length(began: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:

@@ -9,9 +9,11 @@ from typing import Any
 
 from dsl_kernels.errors import InvalidArgumentError, ToolchainError
 from dsl_kernels.tile.lang import Schedule
-from dsl_kernels.tile.probes import WAITS, WarpTrace
+from dsl_kernels.tile.probes import WAITS
 from dsl_kernels.tile.transfers import transfer_of
 
+from . import readings
+from .readings import WarpTrace
 from .regions import CLOCKS, Run, cycles_per_ns
 
 # No clock reads asynchronous products: each is shown from its issue until a warp knows that it is done.
@@ -63,7 +65,7 @@ def timeline(launch: Run, ctas: int = 8) -> Timeline:
             "--ctas", expected="at least 1", got=str(ctas), fix="name a number of CTAs"
         )
     shown = range(min(ctas, probes.ctas(launch.dims)))
-    warps = {role: probes.trace(launch.workspace, role, shown) for role in probes.regions}
+    warps = {role: readings.trace(probes, launch.workspace, role, shown) for role in probes.regions}
     emulated = launch.executor != "cuda"
     rate = 1.0 if emulated else cycles_per_ns(launch)
     every = [warp for traces in warps.values() for warp in traces]

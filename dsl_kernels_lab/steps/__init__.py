@@ -15,15 +15,7 @@ from typing import Any
 import torch
 
 from dsl_kernels import dsa, ops, registry
-from dsl_kernels.arguments import (
-    SEEDS,
-    checked,
-    require_device,
-    require_known,
-    require_memory,
-    require_range,
-    shown,
-)
+from dsl_kernels.arguments import checked, require_known, require_range, shown
 from dsl_kernels.errors import ArgumentTypeError, CacheError, InvalidArgumentError, ToolchainError
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 from dsl_kernels.kernels.sparse_mla.forms import split_cache
@@ -36,6 +28,7 @@ from dsl_kernels.problems.layouts import (
     ROPE_DIM,
 )
 
+from ..arguments import SEEDS, require_device, require_memory
 from .drawing import decode_caches, decode_queries, prefill_caches, prefill_queries
 
 KINDS = ("decode", "prefill")

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from dsl_kernels import dsa, ops
-from dsl_kernels.arguments import checked, require_device
+from dsl_kernels.arguments import checked
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 from dsl_kernels_lab.steps import StepInputs, StepSize, draw
 
+from ..arguments import require_device
 from . import bench, calibrate
 
 CONTEST_PAGES = 11923

@@ -35,7 +35,7 @@ from dsl_kernels.tile.frontend import recorded
 from dsl_kernels.tile.lang import START, Body
 from dsl_kernels.variants import Variant
 from dsl_kernels_lab import oracles, profile
-from dsl_kernels_lab.profile import regions, timeline
+from dsl_kernels_lab.profile import readings, regions, timeline
 from dsl_kernels_lab.verification import trial
 
 SIZES = kernel_folders.of_each("sizes")
@@ -115,7 +115,7 @@ def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, mode: int, tmp
     layout, workspace = same_bits(variant, mode, tmp_path)
     assert layout.text.leaves >= {"read_clock", "mark_region", "begin_sums", "end_sums"}
     for role in layout.regions:
-        cycles = layout.read(workspace, role)
+        cycles = readings.read(layout, workspace, role)
         assert cycles.spent.sum(-1).eq(cycles.elapsed).all()
         assert cycles.elapsed.gt(0).all()
         assert cycles.spent[..., 0].gt(0).all()
@@ -143,7 +143,7 @@ def test_sums_leave_the_products_of_a_group_in_flight_together(tmp_path: Path) -
 def test_a_trace_changes_no_bit_and_has_no_gap(variant: Variant, tmp_path: Path) -> None:
     layout, workspace = same_bits(variant, probes.TRACE, tmp_path)
     for role in layout.regions:
-        for warp in layout.trace(workspace, role, [0]):
+        for warp in readings.trace(layout, workspace, role, [0]):
             assert not warp.full and warp.passages[0].region == probes.BEGIN
             ends = [passage.end for passage in warp.passages]
             assert [passage.begin for passage in warp.passages[1:]] == ends[:-1]
@@ -297,7 +297,7 @@ def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch
         ops.clear()
     layout = programs.get(variant.op).probes(probed.knobs, get_arch(variant.arch))
     (role,) = layout.regions
-    cycles = layout.read(operands["probe"], role)
+    cycles = readings.read(layout, operands["probe"], role)
     assert cycles.elapsed.gt(0).all()
     assert (
         operands["probe"].numel()
@@ -364,10 +364,10 @@ def test_a_ring_keeps_the_last_marks(marks: int) -> None:
     words[..., 0], words[..., 4], words[..., 5] = zero - (1 << 32), ring, ring + marks % probes.RING
     words[..., probes.HEADER - 1] = (ends[-1] + 20 + (1 << 31)) % (1 << 32) - (1 << 31)
     (role,) = layout.regions
-    last = layout.trace(words, role, [0])[0]
+    last = readings.trace(layout, words, role, [0])[0]
     assert last.full == (marks >= probes.RING)
     assert [p.end - p.begin for p in last.passages] == [10] * (kept - last.full)
-    assert last.passages[-1] == probes.Passage(
+    assert last.passages[-1] == readings.Passage(
         layout.regions[role][(marks - 1) % 3], 10 * (marks - 1), 10 * marks
     )
 
@@ -379,7 +379,7 @@ def test_shares_of_another_tracer_are_read_by_role(monkeypatch: pytest.MonkeyPat
     variant = cheap("lightning_indexer", "cutedsl", "sm_90a")
     assert variant is not None
     layout = programs.get(variant.op).probes({**variant.knobs, "probe": 1}, get_arch(variant.arch))
-    score, load = (layout.warps(role)[0] for role in ("score", "load"))
+    score, load = (readings.warps_of(layout, role)[0] for role in ("score", "load"))
     probed = SimpleNamespace(op=variant.op, knobs={**variant.knobs, "probe": 1}, arch=variant.arch)
 
     def marks(place: int, *ends: int) -> list[dict[str, int]]:

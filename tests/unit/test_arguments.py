@@ -15,6 +15,7 @@ from dsl_kernels import arguments
 from dsl_kernels.arguments import checked
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, UnknownNameError
 from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_index_keys, unpack_index_keys
+from dsl_kernels_lab import arguments as lab_arguments
 
 
 @checked
@@ -106,9 +107,9 @@ def test_ranges_and_names() -> None:
     with pytest.raises(ArgumentTypeError):
         arguments.require_known("executor", [], ["cuda"], "executor")
     with pytest.raises(InvalidArgumentError, match="device"):
-        arguments.require_device("device", "meta")
+        lab_arguments.require_device("device", "meta")
     with pytest.raises(InvalidArgumentError, match="free"):
-        arguments.require_memory("x", 2**60, torch.device("cpu"), "less")
+        lab_arguments.require_memory("x", 2**60, torch.device("cpu"), "less")
     with pytest.raises(ArgumentTypeError, match="JSON"):
         arguments.as_json("x", {"x": object()})
 
