@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import json
 import math
 import numbers
 import operator
@@ -211,23 +210,6 @@ def available_memory() -> int:
         limit = int((group / "memory.max").read_text())
         free = min(free, limit - int((group / "memory.current").read_text()))
     return max(free, 0)
-
-
-def as_json(name: str, content: Any, **options: Any) -> str:
-    """Content as JSON.
-
-    Raises:
-        ArgumentTypeError: something in it that JSON cannot spell.
-    """
-    try:
-        return json.dumps(content, **options)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ArgumentTypeError(
-            name,
-            expected="what JSON can spell",
-            got=str(error),
-            fix="pass strings, numbers, lists and mappings",
-        ) from None
 
 
 def require_known(subject: str, name: str, known: Iterable[str], kind: str = "name") -> None:

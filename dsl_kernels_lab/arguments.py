@@ -1,11 +1,12 @@
-"""Checks of arguments that choose where inputs are drawn: seeds, devices and memory."""
+"""Checks of what a caller draws inputs with (seeds, devices, memory), and of what it records."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from dsl_kernels.arguments import available_memory, shown
-from dsl_kernels.errors import ExecutorUnavailableError, InvalidArgumentError
+from dsl_kernels.errors import ArgumentTypeError, ExecutorUnavailableError, InvalidArgumentError
 
 SEEDS = (-(2**63), 2**64 - 1)
 """The range of seeds that torch's generators take."""
@@ -56,3 +57,20 @@ def require_memory(subject: str, wanted: int, device: Any, fix: str) -> None:
             got=f"{wanted / 2**30:.1f} GiB" if wanted < 2**60 else shown(wanted),
             fix=fix,
         )
+
+
+def as_json(name: str, content: Any, **options: Any) -> str:
+    """Content as JSON.
+
+    Raises:
+        ArgumentTypeError: something in it that JSON cannot spell.
+    """
+    try:
+        return json.dumps(content, **options)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentTypeError(
+            name,
+            expected="what JSON can spell",
+            got=str(error),
+            fix="pass strings, numbers, lists and mappings",
+        ) from None

@@ -29,24 +29,12 @@ Dims = Annotated[
         "repeat it, or separate with commas.",
     ),
 ]
-Sizes = Annotated[
-    list[str] | None,
-    typer.Option("--dim", help="As --dim of other commands; of values separated by /, all are taken."),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 # A column that may wrap keeps at least this many characters.
 FOLD_WIDTH = 24
 # Width of a table that goes to a file or a pipe, for which rich would assume 80 columns.
 PIPE_WIDTH = 200
-
-
-def rate(per_second: Mapping[str, float] | None) -> str | None:
-    """A rate as text, such as `583K trajectories`; None if no rate is known."""
-    for name, count in (per_second or {}).items():
-        power = min(3, max(0, int(math.log10(max(count, 1.0)) // 3)))
-        return f"{count / 1000**power:.3g}{('', 'K', 'M', 'G')[power]} {name}"
-    return None
 
 
 def console() -> Any:
@@ -66,6 +54,12 @@ def _console(stderr: bool) -> Any:
     if not result.is_terminal and "COLUMNS" not in os.environ:
         result = Console(stderr=stderr, emoji=False, width=PIPE_WIDTH)
     return result
+
+
+def say(text: str, style: str | None = None, *, error: bool = False, wrap: bool = False) -> None:
+    """Print text as it is, brackets included, on standard output or error; only with `wrap` by the width."""
+    where = error_console() if error else console()
+    where.print(text, style=style, markup=False, soft_wrap=not wrap)
 
 
 def table(
@@ -182,19 +176,6 @@ def progress(disable: bool = False) -> Any:
         transient=True,
         disable=disable or not where.is_terminal,
     )
-
-
-def pattern(option: str, text: str | None) -> re.Pattern[str]:
-    """The regular expression that a user gave; without one, an expression that matches everything."""
-    try:
-        return re.compile(text or "")
-    except re.error as error:
-        raise InvalidArgumentError(
-            option,
-            expected="a regular expression",
-            got=f"{text!r}: {error}",
-            fix="escape what is meant literally",
-        ) from None
 
 
 def narrowed(op: str | None, backend: str | None, arch: str | None) -> dict[str, str | None]:

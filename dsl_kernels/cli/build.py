@@ -86,7 +86,7 @@ def _print_outcomes(rows: list[dict[str, Any]]) -> None:
     out.show(out.table("", columns, map(cells, rows), right=("seconds", "regs", "spills")))
     for row in rows:
         if row["error"]:
-            out.error_console().print(row["error"]["message"], style="red", markup=False, soft_wrap=True)
+            out.say(row["error"]["message"], "red", error=True)
     counts = [sum(row["cached"] for row in rows), sum(bool(row["error"]) for row in rows)]
     out.console().print(
         f"{len(rows)} variants: {len(rows) - sum(counts)} compiled, {counts[0]} cached, {counts[1]} failed"
@@ -158,11 +158,7 @@ def cache_ls(as_json: out.Json = False) -> None:
         for r in rows
     ]
     out.show(out.table("", ("variant", "arch", "version", "size", "key"), cells, right=("size",)))
-    out.console().print(
-        f"{len(rows)} artifacts, {out.size_text(sum(r.bytes for r in rows))}, in {root}",
-        markup=False,
-        soft_wrap=True,
-    )
+    out.say(f"{len(rows)} artifacts, {out.size_text(sum(r.bytes for r in rows))}, in {root}")
 
 
 @cache_app.command("clear")
@@ -239,8 +235,8 @@ def cache_prune(
     if cells:
         out.show(out.table("", ("artifact", "arch", "why", "size", "kept because"), cells, right=("size",)))
     verb = "would delete" if dry_run else "deleted"
-    out.console().print(
+    out.say(
         f"{verb} {len(gone)} of them, {out.size_text(sum(r.bytes for r in gone))}; "
         f"the cache holds {len(left)} artifacts, {out.size_text(size)}",
-        markup=False,
+        wrap=True,
     )

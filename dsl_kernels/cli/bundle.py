@@ -64,7 +64,7 @@ def write_bundle(
             bar.update(task, advance=1)
     if errors:
         for error in errors[1:]:
-            out.error_console().print(str(error), style="red", markup=False, soft_wrap=True)
+            out.say(str(error), "red", error=True)
         raise errors[0]
     made = bundle.write(target, chosen, folders, ptx=ptx, replace=force)
     _print_bundle(made, as_json)
@@ -91,7 +91,7 @@ def check_bundle(
         out.print_json({**_summary(opened), "checked": rows, "strays": [str(error) for error in strays]})
     else:
         for error in [*(error for _, error in wrong), *strays]:
-            out.error_console().print(str(error), style="red", markup=False, soft_wrap=True)
+            out.say(str(error), "red", error=True)
         _print_bundle(opened, as_json=False)
         out.console().print(
             f"{len(checked) - len(wrong)} of {len(checked)} variants are whole and fit this library"
@@ -193,9 +193,7 @@ def _print_bundle(bundle: Any, as_json: bool) -> None:
         return
     rows = [(name, count, summary["toolchains"][name]) for name, count in sorted(summary["backends"].items())]
     out.show(out.table("", ("backend", "variants", "built with"), rows, right=("variants",)))
-    out.console().print(
+    out.say(
         f"{summary['variants']} variants for {bundle.arch}, {out.size_text(summary['bytes'])}, "
-        f"dsl_kernels {bundle.library}, in {bundle.root}",
-        markup=False,
-        soft_wrap=True,
+        f"dsl_kernels {bundle.library}, in {bundle.root}"
     )

@@ -104,7 +104,7 @@ def list_variants(
         f"{len(records)} variants, {compiled} compiled; smem and tmem columns are declared until compiled"
     )
     for text in sorted({record["problem"] for record in records if record["problem"]}):
-        out.error_console().print(f"not looked up: {text}", style="yellow", markup=False)
+        out.say(f"not looked up: {text}", "yellow", error=True, wrap=True)
 
 
 def _row(record: dict[str, Any]) -> list[Any]:
@@ -161,11 +161,7 @@ def show(
         if wanted:
             typer.echo(_compiled_file(record, name))
     if sass:
-        out.error_console().print(
-            f"disassemble it with `nvdisasm -c {_compiled_file(record, 'kernel.cubin')}`",
-            markup=False,
-            soft_wrap=True,
-        )
+        out.say(f"disassemble it with `nvdisasm -c {_compiled_file(record, 'kernel.cubin')}`", error=True)
     if not (source or describe or resources or ptx or sass):
         _print_summary(console, record)
 
@@ -400,11 +396,9 @@ def _print_clock(walks: Mapping[str, Any]) -> None:
                 f"The choice depends on {doubt['rate']}, taken as {doubt['value']:g}: "
                 f"at {doubt['end']:g}, {turned}. {doubt['source']}. To measure first: {measure}."
             )
-        out.console().print(text, markup=False, soft_wrap=True)
+        out.say(text)
     if not walks["hangs_on"]:
-        out.console().print(
-            "The choice holds at both ends of the rates' intervals.", markup=False, soft_wrap=True
-        )
+        out.say("The choice holds at both ends of the rates' intervals.")
 
 
 def _as_json(explanation: Explanation, assumed: list[str]) -> dict[str, Any]:
@@ -454,15 +448,15 @@ def _sizes(values: Mapping[str, int]) -> str:
 
 
 def _print_explanation(explanation: Explanation, given: Mapping[str, int], assumed: list[str]) -> None:
-    console, call, gpu = out.console(), explanation.call, explanation.call.row
-    console.print(
+    call, gpu = explanation.call, explanation.call.row
+    out.say(
         f"{call.op} {call.form} on {call.arch}{f' ({call.gpu})' if call.gpu else ''}: {_sizes(given)}",
-        style="bold",
-        markup=False,
+        "bold",
+        wrap=True,
     )
-    console.print(
+    out.say(
         f"bucket {_sizes(explanation.bucket)}; sizes that decide nothing: {', '.join(assumed) or 'none'}",
-        markup=False,
+        wrap=True,
     )
     order = sorted(
         (c for c in explanation.candidates if c.refusal is None),
@@ -498,50 +492,40 @@ def _print_explanation(explanation: Explanation, given: Mapping[str, int], assum
                 fold=("refused because",),
             )
         )
-    console.print(
+    out.say(
         f"model us: a model, not a measurement, for {gpu.name} with {gpu.sms} SMs; "
-        f"its rates are {gpu.rates_from}",
-        markup=False,
-        soft_wrap=True,
+        f"its rates are {gpu.rates_from}"
     )
     if gpu.note:
-        console.print(f"note: {gpu.note}", style="yellow", markup=False, soft_wrap=True)
+        out.say(f"note: {gpu.note}", "yellow")
     if explanation.tuned:
-        console.print(f"tuned entry: {explanation.tuned['variant']}", markup=False)
+        out.say(f"tuned entry: {explanation.tuned['variant']}", wrap=True)
         if seen := _fingerprint(explanation):
-            console.print(
-                f"  profiled: {laboratory.offered('fingerprints').line(seen)}", markup=False, soft_wrap=True
-            )
+            out.say(f"  profiled: {laboratory.offered('fingerprints').line(seen)}")
         for backend, (variant, us, times) in explanation.best_by_backend().items():
-            console.print(
-                f"  best of {backend}: {us:.2f} us, {times:.2f} times the fastest: {variant}", markup=False
-            )
+            out.say(f"  best of {backend}: {us:.2f} us, {times:.2f} times the fastest: {variant}", wrap=True)
     elif explanation.near:
-        console.print(
+        out.say(
             "estimated us: the model, corrected by the nearest tuned points, which lie "
             + ", ".join(
                 f"{n.distance:.2f} octaves off at {_sizes(n.entry['bucket'])}" for n in explanation.near
-            ),
-            markup=False,
-            soft_wrap=True,
+            )
         )
     elif call.gpu:
-        console.print(f"no tuned point for {call.gpu} near these sizes", markup=False)
+        out.say(f"no tuned point for {call.gpu} near these sizes", wrap=True)
     if (other := explanation.sibling) is not None:
-        console.print(
+        out.say(
             f"the points are the {other.name}'s ({other.device}, {other.sms} SMs), with scaled times: "
             f"the tables of {call.gpu} have none of {call.op} {call.form}",
-            style="yellow",
-            markup=False,
-            soft_wrap=True,
+            "yellow",
         )
     if walks := _clock(explanation):
         _print_clock(walks)
     for note in explanation.notes:
-        out.error_console().print(note, style="yellow", markup=False, soft_wrap=True)
+        out.say(note, "yellow", error=True)
     if (selection := explanation.selection) is not None:
-        console.print(
+        out.say(
             f"selected: {selection.variant.id} ({selection.rule}) {_sizes(selection.launch)}",
-            style="bold green",
-            markup=False,
+            "bold green",
+            wrap=True,
         )

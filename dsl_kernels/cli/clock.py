@@ -97,11 +97,7 @@ def predict(
     _print(ordered, between)
     _print_path(path, first.pace)
     row = call.row
-    out.console().print(
-        f"A model, not a measurement, for {row.name} with {row.sms} SMs; its rates are {row.rates_from}.",
-        markup=False,
-        soft_wrap=True,
-    )
+    out.say(f"A model, not a measurement, for {row.name} with {row.sms} SMs; its rates are {row.rates_from}.")
 
 
 def _write_timeline(path: Path, variant: str, walked: Sm, call: Call) -> None:
@@ -118,7 +114,7 @@ def _write_timeline(path: Path, variant: str, walked: Sm, call: Call) -> None:
     workload = f"{call.op} {call.form} {sizes}"
     trace = lines.Timeline(variant, workload, f"a model's microseconds at {mhz:.0f} MHz", tuple(rows))
     path.write_text(json.dumps(lines.chrome(trace)))
-    out.error_console().print(f"wrote {path}, in {trace.clock}", markup=False, soft_wrap=True)
+    out.say(f"wrote {path}, in {trace.clock}", error=True)
 
 
 def _regions(task: Task, mhz: float) -> tuple[tuple[str, float, float], ...]:
@@ -138,11 +134,9 @@ def _print_path(path: Mapping[Step, float], pace: tuple[str, float] | None) -> N
     out.show(out.table("critical path", ("role", "held by", "of the time"), rows, right=("of the time",)))
     if pace is not None and rows:
         role, unit, share = rows[0]
-        out.console().print(
+        out.say(
             f"A use of ring {pace[0]} comes every {pace[1]:.0f} clocks, "
-            f"paced by the {unit} of {role} ({share} of the path).",
-            markup=False,
-            soft_wrap=True,
+            f"paced by the {unit} of {role} ({share} of the path)."
         )
 
 

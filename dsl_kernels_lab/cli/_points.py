@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from dsl_kernels.cli import _output as out
 from dsl_kernels.errors import InvalidArgumentError
 
+from . import _options as options
+
 if TYPE_CHECKING:
     from ..timing.grids import Point
 
@@ -31,7 +33,7 @@ def points_of(op: str, form: str | None, grid: str | None, point: str, dim: Iter
             got="both" if dim else "none",
             fix=f"for example --dim {usual}, or --grid core",
         )
-    wanted = out.pattern("--point", point)
+    wanted = options.pattern("--point", point)
     return [at for at in grids.points(op, grid) if form in (None, at.form) and wanted.search(at.name)]
 
 

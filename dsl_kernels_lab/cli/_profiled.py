@@ -14,11 +14,12 @@ from dsl_kernels.errors import ArtifactError
 
 from .. import profile
 from ..profile import metrics
+from . import _options as options
 
 
 def read(path: Path, kernel: str | None) -> list[profile.KernelReport]:
     """The launches in a file whose kernel or range matches `kernel`, a regular expression."""
-    pattern = out.pattern("--kernel", kernel)
+    pattern = options.pattern("--kernel", kernel)
     launches = profile.read(path)
     matching = [item for item in launches if pattern.search(item.kernel) or pattern.search(item.label)]
     if not matching:

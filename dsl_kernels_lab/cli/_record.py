@@ -41,9 +41,7 @@ def record(op: str | None, point: str, limit: float, output: Path | None, again:
             bar.update(task, description=key)
             if not out.error_console().is_terminal:
                 # If the process is killed, its log then says at which item.
-                out.error_console().print(
-                    f"{time.monotonic() - begun:.0f} s {key}", markup=False, soft_wrap=True
-                )
+                out.say(f"{time.monotonic() - begun:.0f} s {key}", error=True)
 
         outcome = recording.record(path, chosen, limit=limit, again=again, said=show)
     if as_json:
@@ -51,7 +49,7 @@ def record(op: str | None, point: str, limit: float, output: Path | None, again:
     else:
         _print(outcome)
     for text in outcome.failed:
-        out.error_console().print(text, style="red", markup=False, soft_wrap=True)
+        out.say(text, "red", error=True)
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -80,8 +78,7 @@ def _print(outcome: Outcome) -> None:
     title = f"{results.gpu}, {results.commit}"
     out.show(out.table(title, columns, rows, right=columns[1:], fold=("point",)))
     for name, reason in results.absent.items():
-        out.error_console().print(f"{name} is left out: {reason}", markup=False, soft_wrap=True)
-    console = out.console()
-    console.print(f"wrote {outcome.path}: {len(results.rows)} rows", markup=False, soft_wrap=True)
+        out.say(f"{name} is left out: {reason}", error=True)
+    out.say(f"wrote {outcome.path}: {len(results.rows)} rows")
     if outcome.left:
-        console.print(f"{outcome.left} are left: run it again to go on", markup=False)
+        out.say(f"{outcome.left} are left: run it again to go on", wrap=True)

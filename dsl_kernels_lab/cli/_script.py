@@ -123,4 +123,4 @@ def explain_variant(
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{variant.id}_{workload.name}.html"
         path.write_text(html(explanation, f"{variant.id} on {workload.name}"), encoding="utf-8")
-        out.console().print(f"{workload.name}: explained in {path}", markup=False, soft_wrap=True)
+        out.say(f"{workload.name}: explained in {path}")

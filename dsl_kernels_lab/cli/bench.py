@@ -12,6 +12,7 @@ import typer
 from dsl_kernels.cli import _output as out
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError
 
+from . import _options as options
 from . import _record
 from ._machine import compile_missing
 from ._points import no_points, points_of
@@ -33,7 +34,7 @@ def bench(
     grid: Annotated[
         str | None, typer.Option(help="core, serving (without --dim), contest, smoke or wide.")
     ] = None,
-    dim: out.Sizes = None,
+    dim: options.Sizes = None,
     form: Annotated[str | None, typer.Option(help="Only this form of the problem.")] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Time every variant and record the tuned table of this GPU.")
@@ -197,7 +198,7 @@ def bench(
     else:
         _print_bench(gpu, records.rows, entries, path, summary)
         for text in failed:
-            out.error_console().print(text, style="red", markup=False, soft_wrap=True)
+            out.say(text, "red", error=True)
         if counts["skipped"]:
             out.console().print(f"{counts['skipped']} of {len(points)} points are in {output} already")
         if counts["left_out"]:
@@ -246,7 +247,7 @@ def _report(files: list[Path], page: Path | None) -> None:
         typer.echo(made.markdown())
         return
     for written in made.write(page):
-        out.console().print(f"wrote {written}", markup=False, soft_wrap=True)
+        out.say(f"wrote {written}")
 
 
 def _generated() -> list[str]:
@@ -294,7 +295,6 @@ def _print_bench(
 ) -> None:
     from ..timing import grids
 
-    console = out.console()
     for name in dict.fromkeys(record["op"] for record in records):
         mine = [record for record in records if record["op"] == name]
         if regrets:
@@ -316,7 +316,7 @@ def _print_bench(
                 f"tuned on {gpu}", ("op", "form", "sizes", "variant", "launch", "us"), rows, right=("us",)
             )
         )
-        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+        out.say(f"wrote {path}")
 
 
 def _print_regret(op: str, gpu: str, records: list[dict[str, Any]]) -> None:
@@ -348,7 +348,7 @@ def _print_records(op: str, gpu: str, records: list[dict[str, Any]]) -> None:
                 record["us"],
                 record["gbps"],
                 max(floating, default=None),
-                out.rate(record.get("per_second")),
+                options.rate(record.get("per_second")),
                 record.get("ceiling_us"),
                 record.get("ratio"),
                 record.get("triton_us"),

@@ -138,12 +138,7 @@ def emulate(
             text = reached.describe(reach.source_text(variant, reached))
             typer.echo(f"What {len(rows)} runs reached together: {text}")
         for row in failed[:5]:
-            out.error_console().print(
-                f"{row['workload']} under {row['interleaving']}: {row['failure']}",
-                style="red",
-                markup=False,
-                soft_wrap=True,
-            )
+            out.say(f"{row['workload']} under {row['interleaving']}: {row['failure']}", "red", error=True)
     if failed:
         raise typer.Exit(1)
 

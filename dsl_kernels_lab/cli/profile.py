@@ -23,6 +23,7 @@ from dsl_kernels.errors import InvalidArgumentError, UnknownNameError, did_you_m
 from .. import profile
 from ..profile import collect as collector
 from ..profile import metrics
+from . import _options as options
 from . import _profiled as shared
 
 app = typer.Typer()
@@ -86,7 +87,7 @@ def target(
     with torch.inference_mode(), loaded_apart() if apart else nullcontext():
         launched = targets.target(op, out.dims_of(dim or []), variant, form=form, seed=seed)
         targets.look([launched], launches)
-    out.error_console().print(f"launched {launched.label}", markup=False)
+    out.say(f"launched {launched.label}", error=True, wrap=True)
 
 
 @profile_app.command()
@@ -176,7 +177,7 @@ def collect(
     path = report.with_suffix(".csv")
     path.write_text(text)
     shared.diagnose(profile.read(path), op, dim, variant, form, extract, markdown, as_json)
-    out.error_console().print(f"kept {report} and {path}", markup=False, soft_wrap=True)
+    out.say(f"kept {report} and {path}", error=True)
 
 
 @profile_app.command("read")
@@ -241,7 +242,7 @@ def roadmap(
                 "; ".join(f"{k}: {v}" for k, v in one.finding.knobs.items()),
                 one.alone_us,
                 one.us,
-                *((out.rate({"": one.per_second or 0.0}),) if rates else ()),
+                *((options.rate({"": one.per_second or 0.0}),) if rates else ()),
                 None if one.dram is None else f"{one.dram:.0%}",
                 *((one.ratio,) if ratios else ()),
             )
@@ -249,11 +250,9 @@ def roadmap(
     title = f"{made.kernel}: at best, one change after the other"
     out.show(out.table(title, columns, rows, right=columns[2:], fold=columns[:2]))
     for finding in made.limits:
-        out.console().print(f"At a limit: {finding.headline}. {finding.lever}.", markup=False, soft_wrap=True)
+        out.say(f"At a limit: {finding.headline}. {finding.lever}.")
     if made.floor_us is not None:
-        out.console().print(
-            f"Floor: the busiest unit alone takes {made.floor_us:.3g} of {made.us:.4g} us.", markup=False
-        )
+        out.say(f"Floor: the busiest unit alone takes {made.floor_us:.3g} of {made.us:.4g} us.", wrap=True)
 
 
 @profile_app.command("data")
@@ -342,7 +341,7 @@ def diff(
     columns = ("figure", difference.a[:40], difference.b[:40], "b / a")
     out.show(out.table("", columns, rows, right=columns[1:]))
     for note in difference.notes:
-        out.error_console().print(note, style="yellow", markup=False, soft_wrap=True)
+        out.say(note, "yellow", error=True)
 
 
 @profile_app.command("static")
@@ -405,7 +404,7 @@ def regions(
         rows += [("", r.region, r.of, *_ticks(r.ticks), f"{r.share:.1%}") for r in role.regions]
     out.show(out.table(title, columns, rows, right=columns[3:]))
     for line in (f"In {table.clock}.", f"{table.pace}."):
-        out.console().print(line, markup=False, soft_wrap=True)
+        out.say(line)
 
 
 @profile_app.command("timeline")
@@ -439,7 +438,7 @@ def timeline(
         lines.draw(trace, png, cta)
     full = sum(row.full for row in trace.rows)
     lost = f"; the rings of {full} warps were full: marks before what they hold are lost" if full else ""
-    out.console().print(f"wrote {path}, in {trace.clock}{lost}", markup=False, soft_wrap=True)
+    out.say(f"wrote {path}, in {trace.clock}{lost}")
 
 
 @profile_app.command()
@@ -477,7 +476,7 @@ def calibrate(
             right=("row bytes", "GB/s"),
         )
     )
-    out.console().print(f"wrote {path}", markup=False, soft_wrap=True)
+    out.say(f"wrote {path}")
 
 
 @profile_app.command("schema")
@@ -541,7 +540,7 @@ def _chip() -> str:
 
 def _not_read(report: profile.KernelReport | None) -> None:
     if report is not None:
-        out.error_console().print(f"not read: {', '.join(report.missing)}", markup=False)
+        out.say(f"not read: {', '.join(report.missing)}", error=True, wrap=True)
 
 
 def _looked_at(

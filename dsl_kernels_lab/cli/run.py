@@ -188,8 +188,8 @@ def _timed(inputs: StepInputs, size: StepSize, seed: int, from_file: bool) -> di
 
 def _print_report(report: dict[str, Any], sizes: str, comparisons: dict[str, Comparison]) -> None:
     console = out.console()
-    console.print(f"{report['kind']} step: {sizes}", style="bold", markup=False)
-    console.print(f"executor {report['executor']} on {report['device']} ({report['why']})", markup=False)
+    out.say(f"{report['kind']} step: {sizes}", "bold", wrap=True)
+    out.say(f"executor {report['executor']} on {report['device']} ({report['why']})", wrap=True)
     launches = [(u["op"], u["variant"], u["rule"], u["launch"]) for u in report["used"]]
     out.show(out.table("", ("op", "variant", "chosen by", "launch"), launches))
     if comparisons:
@@ -206,7 +206,7 @@ def _print_report(report: dict[str, Any], sizes: str, comparisons: dict[str, Com
         )
         for op, comparison in comparisons.items():
             for failure in comparison.failures:
-                out.error_console().print(f"{op}: {failure}", style="bold red", markup=False, soft_wrap=True)
+                out.say(f"{op}: {failure}", "bold red", error=True)
     if report["time"]:
         _print_times(console, report["time"])
     verdict = (
@@ -216,7 +216,7 @@ def _print_report(report: dict[str, Any], sizes: str, comparisons: dict[str, Com
         if report["ok"]
         else "DIFFERS FROM THE REFERENCE, "
     )
-    console.print(f"{verdict}{report['seconds']:.2f} s with first use", style="bold", markup=False)
+    out.say(f"{verdict}{report['seconds']:.2f} s with first use", "bold", wrap=True)
 
 
 def _print_times(console: Any, figures: dict[str, Any]) -> None:
@@ -242,4 +242,4 @@ def _print_times(console: Any, figures: dict[str, Any]) -> None:
         )
     )
     for note in figures["notes"]:
-        out.error_console().print(note, style="yellow", markup=False, soft_wrap=True)
+        out.say(note, "yellow", error=True)

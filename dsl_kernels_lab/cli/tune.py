@@ -11,6 +11,7 @@ import typer
 from dsl_kernels.cli import _output as out
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError, LaunchError
 
+from . import _options as options
 from ._points import no_points, points_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @app.command()
 def tune(
     op: Annotated[str, typer.Argument(help="Operation.")],
-    dim: out.Sizes = None,
+    dim: options.Sizes = None,
     form: Annotated[
         str | None, typer.Option(help="Form of the problem (decode, prefill, bf16, fp8).")
     ] = None,
@@ -164,6 +165,6 @@ def _print(gpu: str, rows: list[dict[str, Any]], failed: list[str], path: Any) -
     columns = ("op", "point", "us", "before us", "times as fast", "timed", "variant")
     out.show(out.table(f"tuned on {gpu}", columns, cells, right=columns[2:6], fold=("point",)))
     for text in failed:
-        out.error_console().print(text, style="red", markup=False, soft_wrap=True)
+        out.say(text, "red", error=True)
     if path is not None:
-        out.console().print(f"wrote {path}", markup=False, soft_wrap=True)
+        out.say(f"wrote {path}")

@@ -115,9 +115,7 @@ def verify(
         out.show(out.table(title, columns, cells, right=("workloads", "of limit")))
         for row in rows:
             for failure in row["failures"]:
-                out.error_console().print(
-                    f"{row['variant']}: {failure}", style="bold red", markup=False, soft_wrap=True
-                )
+                out.say(f"{row['variant']}: {failure}", "bold red", error=True)
     if not all(row["ok"] for row in rows):
         raise typer.Exit(1)
 

@@ -23,9 +23,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dsl_kernels.arguments import as_json, checked, require_range
+from dsl_kernels.arguments import checked, require_range
 from dsl_kernels.errors import CacheError, ExecutorUnavailableError, InvalidArgumentError
 from dsl_kernels.runtime.toolkit import driver_version, version
+
+from ..arguments import as_json
 
 ROTATION_BYTES = 200 << 20
 MAX_TURNS = 64

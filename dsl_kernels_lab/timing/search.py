@@ -42,7 +42,7 @@ from dsl_kernels import (
     variants,
 )
 from dsl_kernels.arch import get_arch
-from dsl_kernels.arguments import as_json, checked
+from dsl_kernels.arguments import checked
 from dsl_kernels.errors import (
     ArtifactError,
     CacheError,
@@ -55,6 +55,7 @@ from dsl_kernels.errors import (
 from dsl_kernels.runtime import cache, pool, storage, store
 from dsl_kernels.variants import Variant
 
+from ..arguments import as_json
 from ..verification import trial
 from . import bench, grids, measure
 from .grids import Fixture, Point, Timed

@@ -14,12 +14,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dsl_kernels.arguments import as_json, checked
+from dsl_kernels.arguments import checked
 from dsl_kernels.backends.base import imported_helpers
 from dsl_kernels.errors import CacheError
 from dsl_kernels.runtime.storage import read_record, write_atomically
 from dsl_kernels.tokens import program
 from dsl_kernels.variants import Variant
+
+from ..arguments import as_json
 
 SCHEMA = 2
 PATH = Path(__file__).resolve().parent / "runs.json"

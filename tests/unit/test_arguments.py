@@ -111,7 +111,7 @@ def test_ranges_and_names() -> None:
     with pytest.raises(InvalidArgumentError, match="free"):
         lab_arguments.require_memory("x", 2**60, torch.device("cpu"), "less")
     with pytest.raises(ArgumentTypeError, match="JSON"):
-        arguments.as_json("x", {"x": object()})
+        lab_arguments.as_json("x", {"x": object()})
 
 
 def test_packing_takes_any_layout_and_no_rows_but_nothing_expanded() -> None:

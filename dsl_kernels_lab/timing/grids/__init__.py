@@ -18,7 +18,7 @@ import torch
 
 from dsl_kernels import executors, measured, ops, registry, variants
 from dsl_kernels._discover import discover, module_names
-from dsl_kernels.arguments import as_json, checked, is_path, require_known, require_range, shown
+from dsl_kernels.arguments import checked, is_path, require_known, require_range, shown
 from dsl_kernels.errors import (
     ArtifactError,
     CacheError,
@@ -31,7 +31,7 @@ from dsl_kernels.runtime.storage import read_file, write_atomically
 from dsl_kernels.variants import Variant
 
 from ... import oracles
-from ...arguments import require_device
+from ...arguments import as_json, require_device
 from ...verification import trial
 from .. import bench, measure
 
