@@ -156,9 +156,9 @@ class Dense:
             "sm_scale": self.inputs.sm_scale,
             "lse_scale": 1.0,
         }
-        problem = oracles.get("sparse_mla")
-        expected = problem.reference("bf16", inputs)
-        return problem.compare("bf16", inputs, {"out": self.out[few], "lse": self.lse[few]}, expected)
+        oracle = oracles.get("sparse_mla")
+        expected = oracle.reference("bf16", inputs)
+        return oracle.compare("bf16", inputs, {"out": self.out[few], "lse": self.lse[few]}, expected)
 
 
 def _dense_triton(to: CaseRows, dense: list[Dense], t: int, length: int, moved: float) -> None:

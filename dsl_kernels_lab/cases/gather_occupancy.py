@@ -90,9 +90,9 @@ def attention(
             "sm_scale": DATASET_SM_SCALE,
             "lse_scale": 1.0,
         }
-        problem = oracles.get("sparse_mla")
-        expected = problem.reference("bf16", inputs)
-        return problem.compare("bf16", inputs, {"out": out[few], "lse": lse[few]}, expected)
+        oracle = oracles.get("sparse_mla")
+        expected = oracle.reference("bf16", inputs)
+        return oracle.compare("bf16", inputs, {"out": out[few], "lse": lse[few]}, expected)
 
     return call, check_it
 

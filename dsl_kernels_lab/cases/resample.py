@@ -59,8 +59,8 @@ def _resample(inputs: dict[str, Any], phase: str) -> None:
 def _checked(inputs: dict[str, Any], phase: str) -> Comparison:
     inputs["out"].fill_(float("nan"))
     _resample(inputs, phase)
-    problem = oracles.get(OP)
-    return problem.compare("default", inputs, {"out": inputs["out"]}, problem.reference("default", inputs))
+    oracle = oracles.get(OP)
+    return oracle.compare("default", inputs, {"out": inputs["out"]}, oracle.reference("default", inputs))
 
 
 def by_torch(data: torch.Tensor, src_times: torch.Tensor, tgt_times: torch.Tensor) -> torch.Tensor:

@@ -73,9 +73,9 @@ def checked(call: Callable[[], Any], given: Any) -> Comparison:
         "sm_scale": given.sm_scale,
         "lse_scale": 1.0,
     }
-    problem = oracles.get("sparse_mla")
-    expected = problem.reference("bf16", inputs)
-    return problem.compare("bf16", inputs, {"out": given.out[few], "lse": given.lse[few]}, expected)
+    oracle = oracles.get("sparse_mla")
+    expected = oracle.reference("bf16", inputs)
+    return oracle.compare("bf16", inputs, {"out": given.out[few], "lse": given.lse[few]}, expected)
 
 
 def measure(to: CaseRows) -> None:

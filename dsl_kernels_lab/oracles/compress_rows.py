@@ -1,4 +1,4 @@
-"""What decides whether compress rows is right: drawn inputs, the reference, tolerances."""
+"""How outputs of `compress_rows` are judged: drawn inputs, the reference, tolerances, workloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides whether gqa forward is right: drawn inputs, the reference, tolerances."""
+"""How outputs of `gqa_forward` are judged: drawn inputs, the reference, tolerances, workloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides whether scores are right, as the problem declares it."""
+"""How scores of `lightning_indexer` are judged, as its problem declares it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides whether merge entries is right: drawn inputs, the reference, tolerances."""
+"""How outputs of `merge_entries` are judged: drawn inputs, the reference, tolerances, workloads."""
 
 from __future__ import annotations
 

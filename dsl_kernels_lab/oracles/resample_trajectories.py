@@ -1,4 +1,4 @@
-"""What decides whether resample trajectories is right: drawn inputs, the reference, tolerances."""
+"""How outputs of `resample_trajectories` are judged: drawn inputs, the reference, tolerances, workloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides whether sparse mla is right: drawn inputs, the reference, tolerances."""
+"""How outputs of `sparse_mla` are judged: drawn inputs, the reference, tolerances, workloads."""
 
 from __future__ import annotations
 

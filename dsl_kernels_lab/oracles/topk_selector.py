@@ -1,4 +1,4 @@
-"""What decides whether topk selector is right: drawn inputs, the reference, tolerances."""
+"""How outputs of `topk_selector` are judged: drawn inputs, the reference, tolerances, workloads."""
 
 from __future__ import annotations
 

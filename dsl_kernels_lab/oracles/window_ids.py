@@ -1,4 +1,4 @@
-"""What decides whether window ids is right: drawn inputs, the reference, tolerances."""
+"""How outputs of `window_ids` are judged: drawn inputs, the reference, tolerances, workloads."""
 
 from __future__ import annotations
 

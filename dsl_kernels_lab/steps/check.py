@@ -206,14 +206,14 @@ def _attention(inputs: AttentionInputs, rows: torch.Tensor, indices: torch.Tenso
 
 def compare(op: str, form: str, given: Mapping[str, Any], got: Mapping[str, torch.Tensor]) -> Comparison:
     """Compare outputs with the reference of an op's problem on these inputs, on any devices."""
-    problem = oracles.get(op)
-    expected = problem.reference(form, given)
+    oracle = oracles.get(op)
+    expected = oracle.reference(form, given)
     placed = {name: got[name].to(expected[name].device) for name in expected}
     here = next(iter(expected.values())).device
     moved = {
         name: value.to(here) if isinstance(value, torch.Tensor) else value for name, value in given.items()
     }
-    return problem.compare(form, moved, placed, expected)
+    return oracle.compare(form, moved, placed, expected)
 
 
 def _chain(

@@ -234,7 +234,7 @@ def run(
         launch: overrides of launch dims, e.g. {"splits": 3}.
         example: inputs and expected results made earlier, to try several variants on one draw.
     """
-    problem = oracles.get(variant.op)
+    oracle = oracles.get(variant.op)
     example = example if example is not None else make_example(variant.op, workload, seed)
     inputs = to_device(example.inputs, device)
     operands, dims = allocate(variant, workload, inputs, launch)
@@ -242,7 +242,7 @@ def run(
     executor.prepare(variant)(operands, dims, stream)
     if device.startswith("cuda"):
         torch.cuda.synchronize()
-    comparison = problem.compare(workload.form, example.inputs, on_cpu(operands), example.expected)
+    comparison = oracle.compare(workload.form, example.inputs, on_cpu(operands), example.expected)
     for spec in programs.get(variant.op).own_operands(variant.knobs):
         if spec.zeroed:
             comparison.demand(f"{spec.name} is left zero", not bool(operands[spec.name].any()))
@@ -258,8 +258,8 @@ def on_cpu(values: Mapping[str, Any]) -> dict[str, Any]:
 @checked
 def dims_of(op: str, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, int]:
     """Dims of the inputs, and of the outputs that a caller would allocate for them."""
-    problem = oracles.get(op)
-    operands = problem.operands(workload.form)
+    oracle = oracles.get(op)
+    operands = oracle.operands(workload.form)
     for spec in operands:
         if spec.kind == "in" and spec.name not in inputs:
             raise InvalidArgumentError(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from dsl_kernels import problems
 from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError, UnknownNameError
 from dsl_kernels.kernels.sparse_mla import forms
 from dsl_kernels.ops import _operands
@@ -21,6 +22,13 @@ from dsl_kernels_lab.verification import trial
 
 # Half a unit in the last place of bf16, which has eight significant bits, relative to the value.
 BF16_ROUNDING = 2.0**-9
+
+
+def test_every_problem_has_an_oracle_that_says_the_same_of_it() -> None:
+    assert oracles.names() == problems.names()
+    for op in problems.names():
+        problem, oracle = problems.get(op), oracles.get(op)
+        assert {name: getattr(oracle, name) for name in vars(problem)} == vars(problem)
 
 
 def drawn(name: str) -> dict:

@@ -183,12 +183,12 @@ def _without_rope(_: Records) -> Figures:
 
     from ... import oracles
 
-    problem = oracles.get("sparse_mla")
+    oracle = oracles.get("sparse_mla")
     workload = Workload("claim", "edge", "bf16", {"t": 2, "heads": 16, "topk": 2048, "n": 4096})
-    inputs = problem.make(workload, torch.Generator().manual_seed(0))
-    expected = problem.reference("bf16", inputs)
-    without = problem.reference("bf16", {**inputs, "q_pe": torch.zeros_like(inputs["q_pe"])})
-    comparison = problem.compare("bf16", inputs, without, expected)
+    inputs = oracle.make(workload, torch.Generator().manual_seed(0))
+    expected = oracle.reference("bf16", inputs)
+    without = oracle.reference("bf16", {**inputs, "q_pe": torch.zeros_like(inputs["q_pe"])})
+    comparison = oracle.compare("bf16", inputs, without, expected)
     name = "out relative error"
     return {"error": comparison.figures[name], "limit": comparison.limits[name], "generous": 0.05}
 

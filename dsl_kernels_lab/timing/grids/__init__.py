@@ -202,18 +202,18 @@ def prepare(point: Point, seed: int = 0) -> Fixture:
 
 def _drawn(point: Point, seed: int) -> Fixture:
     """The inputs of a workload of these sizes, one copy per turn of the rotation."""
-    problem, workload = oracles.get(point.op), Workload(point.label, "real", point.form, point.params)
+    oracle, workload = oracles.get(point.op), Workload(point.label, "real", point.form, point.params)
     inputs = trial.draw(point.op, workload, seed)
     dims = trial.dims_of(point.op, workload, inputs)
     static = {name: value for name, value in inputs.items() if isinstance(value, int)}
     device = torch.device(measure.DEVICE)
     sets = []
-    for _ in range(bench.turns(problem.bytes(point.form, dims))):
+    for _ in range(bench.turns(oracle.bytes(point.form, dims))):
         operands: dict[str, Any] = {
-            spec.name: None for spec in problem.operands(point.form) if spec.kind == "in"
+            spec.name: None for spec in oracle.operands(point.form) if spec.kind == "in"
         }
         operands.update(trial.to_device(inputs, measure.DEVICE))
-        for spec in problem.operands(point.form):
+        for spec in oracle.operands(point.form):
             if spec.kind == "out":
                 operands[spec.name] = trial.poison(spec, dims, device)
         sets.append(operands)
@@ -225,8 +225,8 @@ def _drawn(point: Point, seed: int) -> Fixture:
         return [partial(call, operands) for operands in sets]
 
     fixture = facts(point, calls, dims)
-    given = {spec.name: sets[0][spec.name] for spec in problem.operands(point.form) if spec.name in inputs}
-    outs = {s.name: sets[0][s.name] for s in problem.operands(point.form) if s.kind == "out"}
+    given = {spec.name: sets[0][spec.name] for spec in oracle.operands(point.form) if spec.name in inputs}
+    outs = {s.name: sets[0][s.name] for s in oracle.operands(point.form) if s.kind == "out"}
     fixture.sample = lambda: Sample({**static, **given}, tuple(outs.values()), lambda: outs)
     return fixture
 
@@ -235,8 +235,8 @@ def facts(
     point: Point, calls: Calls, dims: dict[str, int], ceiling: measure.Ceiling | None = None
 ) -> Fixture:
     """A fixture with the bytes and FLOPs of its dims."""
-    problem = oracles.get(point.op)
-    return Fixture(calls, dims, problem.bytes(point.form, dims), problem.flops(point.form, dims), ceiling)
+    oracle = oracles.get(point.op)
+    return Fixture(calls, dims, oracle.bytes(point.form, dims), oracle.flops(point.form, dims), ceiling)
 
 
 @checked
