@@ -6,6 +6,7 @@ A kernel reads a peer's memory at a distance from its own rank's (`dsl_kernels.p
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from .._torch import torch
@@ -33,3 +34,10 @@ DISTANCES = OperandSpec(
     doc="bytes from this rank's memory to each rank's, 0 for its own",
     values=(Values("multiples of 16, one of them 0 for this rank's own", _no_distances),),
 )
+
+
+def of_one_rank(gathered: OperandSpec, doc: str) -> OperandSpec:
+    """One rank's part of an operand whose first axis is the ranks: kernels read it on every rank."""
+    return replace(
+        gathered, shape=gathered.shape[1:], strides=gathered.strides[1:], peers=PEER_DISTANCES, doc=doc
+    )

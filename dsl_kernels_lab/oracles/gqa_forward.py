@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dsl_kernels.kernels.gqa_forward.problem import DTYPES, FORMS, PROBLEM, seen
+from dsl_kernels.kernels.gqa_forward.problem import DTYPES, FORMS, PROBLEM
 from dsl_kernels.problems.base import Comparison, Oracle, Workload
 
 # Limits of the relative error of `out`. The kernels round the weights before the second product, and the
@@ -103,6 +103,12 @@ def compare(
     for name in ("out", "lse"):
         result.demand(f"{name} is finite", bool(outputs[name].isfinite().all()))
     return result
+
+
+def seen(dims: Mapping[str, int]) -> float:
+    """The pairs of a query and a key that it sees, per head."""
+    sq, skv = dims["sq"], dims["skv"]
+    return sq * (skv - (sq - 1) / 2) if dims.get("causal") else float(sq * skv)
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:

@@ -50,12 +50,6 @@ def _operands(dtype: str) -> tuple[OperandSpec, ...]:
 FORMS = {form: _operands(dtype) for form, dtype in DTYPES.items()}
 
 
-def seen(dims: Mapping[str, int]) -> float:
-    """The pairs of a query and a key that it sees, per head."""
-    sq, skv = dims["sq"], dims["skv"]
-    return sq * (skv - (sq - 1) / 2) if dims.get("causal") else float(sq * skv)
-
-
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
     """Queries, keys and values once, out and lse once."""
     rows, keys = dims["b"] * dims["sq"] * dims["heads"], dims["b"] * dims["skv"] * dims["kv_heads"]

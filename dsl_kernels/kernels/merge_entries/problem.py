@@ -15,7 +15,7 @@ from typing import Any
 from ..._torch import torch
 from ...arguments import INT32_MAX
 from ...problems.base import OperandSpec, Problem, Values
-from ...problems.peers import DISTANCES, PEER_DISTANCES
+from ...problems.peers import DISTANCES, of_one_rank
 
 MOST_INTERLEAVE = 1 << 24
 # Entries per row that a kernel reads from the memory of all ranks: 2048 of each of eight. Their tokens fill
@@ -45,8 +45,6 @@ def _ordered(name: str, doc: str) -> OperandSpec:
     )  # fmt: skip
 
 
-_ASCEND = (Values("tokens ascend, then -1", _not_ascending),)
-_PLANES = ("planes == 2 or planes == 3",)
 GATHERED = (
     OperandSpec(
         "rank_entries",
@@ -55,21 +53,15 @@ GATHERED = (
         align=4,
         doc="of each rank: bits of the scores, with three planes ids in its cache, "
         "and numbers of tokens in its shard, -1 for none",
-        requires=_PLANES,
-        values=_ASCEND,
+        requires=("planes == 2 or planes == 3",),
+        values=(Values("tokens ascend, then -1", _not_ascending),),
     ),
 )
 ON_RANKS = (
-    OperandSpec(
-        "rank_entries",
-        ("planes", "rows", "k"),
-        "int32",
-        align=4,
-        peers=PEER_DISTANCES,
-        doc="of this rank, as every rank has them: bits of the scores, with three planes ids in its cache, "
+    of_one_rank(
+        GATHERED[0],
+        "of this rank, as every rank has them: bits of the scores, with three planes ids in its cache, "
         "and numbers of tokens in its shard, -1 for none",
-        requires=_PLANES,
-        values=_ASCEND,
     ),
     DISTANCES,
 )

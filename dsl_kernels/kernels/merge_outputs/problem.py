@@ -14,7 +14,7 @@ from typing import Any
 
 from ...problems.base import OperandSpec, Problem, axis_strides
 from ...problems.layouts import LATENT_DIM
-from ...problems.peers import DISTANCES, PEER_DISTANCES
+from ...problems.peers import DISTANCES, of_one_rank
 
 GATHERED = (
     OperandSpec(
@@ -34,22 +34,10 @@ GATHERED = (
     ),
 )
 ON_RANKS = (
-    OperandSpec(
-        "outs",
-        ("rows", "heads", LATENT_DIM),
-        "bfloat16",
-        strides=axis_strides("outs", "th"),
-        peers=PEER_DISTANCES,
-        doc="outputs of this rank, as every rank has them",
-    ),
-    OperandSpec(
-        "lses",
-        ("rows", "heads"),
-        "float32",
-        strides=axis_strides("lses", "t"),
-        align=4,
-        peers=PEER_DISTANCES,
-        doc="base-2 log-sum-exp of the scores of this rank's keys, -inf without keys, as every rank has it",
+    of_one_rank(GATHERED[0], "outputs of this rank, as every rank has them"),
+    of_one_rank(
+        GATHERED[1],
+        "base-2 log-sum-exp of the scores of this rank's keys, -inf without keys, as every rank has it",
     ),
     DISTANCES,
 )
