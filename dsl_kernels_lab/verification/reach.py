@@ -118,8 +118,8 @@ def _lightning_indexer(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str,
 
     tiles, form = ROUNDS * k.stages + 1, form_of(k.mode, k.kind)
     heads: dict[str, Any] = {"heads": k.heads}
-    if k.kind not in ("plain", "mxfp4"):
-        heads = {"index_heads": k.heads - 4, "index_dim": 64}
+    if k.kind != "plain":
+        heads = {"index_heads": k.heads - 4, **({} if k.kind == "mxfp4" else {"index_dim": 64})}
     if k.mode == "prefill":
         sizes = {"s": k.queries + 1, "skv": tiles * k.tile - 5, **heads}
         yield _workload(form, {**sizes, "windows": "ragged"}), {"splits": 1}

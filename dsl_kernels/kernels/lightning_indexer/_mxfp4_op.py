@@ -9,11 +9,10 @@ import torch
 
 from ...arguments import require_dense
 from ...errors import ArgumentTypeError, InvalidArgumentError
-from .forms import PAGE
+from .forms import MOST_HEADS, PAGE
 from .mxfp4 import KEY_BYTES
 from .problem import pages_of
 
-HEADS = (32, 64)
 # A sequence with more queries is scored as rows of one query each.
 MOST_QUERIES = 16
 # Pairs of numbers of 4 bits come as bytes, or as torch's own dtype of them.
@@ -95,12 +94,11 @@ def _require_pairs(name: str, x: torch.Tensor) -> None:
 
 
 def _require_queries(q: torch.Tensor, rows: tuple[str, ...]) -> None:
-    if q.dim() != len(rows) + 2 or q.shape[-1] != KEY_BYTES or q.shape[-2] not in HEADS:
+    if q.dim() != len(rows) + 2 or q.shape[-1] != KEY_BYTES or not 1 <= q.shape[-2] <= MOST_HEADS:
         raise InvalidArgumentError(
             "q", got=f"shape {tuple(q.shape)}",
-            expected=f"[{', '.join(rows)}, heads, {KEY_BYTES}] bytes, of "
-            f"{' or '.join(map(str, HEADS))} heads",
-            fix="pass 128 dims a head, two in a byte, and pad the heads with zeros",
+            expected=f"[{', '.join(rows)}, heads, {KEY_BYTES}] bytes, of 1 to {MOST_HEADS} heads",
+            fix="pass 128 dims a head, two in a byte, and at most so many heads",
         )  # fmt: skip
 
 

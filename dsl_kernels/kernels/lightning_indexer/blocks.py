@@ -18,6 +18,8 @@ from ...problems.base import OperandSpec, Values
 from ...problems.layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 
 PAGE = 64
+# The greatest number of heads of the forms that take any number.
+MOST_HEADS = 64
 BLOCK = 8
 """Tokens of one maximum. The tokens of a unit of the cache are a multiple of this."""
 

@@ -13,13 +13,13 @@ from ...dtypes import DTYPES
 from ...problems.base import OperandSpec, Values, axis_strides
 from ...problems.layouts import INDEX_DIM
 from . import blocks, mxfp4
+from .blocks import MOST_HEADS as MOST_HEADS
 from .blocks import PAGE as PAGE
 from .blocks import wrong_lengths, wrong_units
 
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)
-# The forms "any" take pages of a multiple of GRAIN tokens, keys of a multiple of GRAIN dims, and at most
-# MOST_HEADS heads.
-GRAIN, MOST_HEADS = 16, 64
+# The forms "any" take pages of a multiple of GRAIN tokens, and keys of a multiple of GRAIN dims.
+GRAIN = 16
 SCORES = {
     "plain": "float32",
     "any": "float32",

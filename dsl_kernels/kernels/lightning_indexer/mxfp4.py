@@ -14,11 +14,12 @@ from ..._torch import torch
 from ...problems.base import OperandSpec, Values, axis_strides
 from ...problems.layouts import INDEX_DIM
 from ...problems.mxfp4 import MXFP4_GROUP, mxfp4_of, pack_mxfp4_index_keys, quantise_mxfp4
-from .blocks import PAGE, changed, drawn_table, wrong_units
+from .blocks import MOST_HEADS, PAGE, changed, drawn_table, wrong_units
 
 KEY_BYTES, SCALE_BYTES = INDEX_DIM // 2, INDEX_DIM // MXFP4_GROUP
 TOKEN_BYTES = KEY_BYTES + SCALE_BYTES
 PAGE_BYTES = PAGE * TOKEN_BYTES
+HEADS_THAT_FIT = f"index_heads <= {MOST_HEADS}"
 
 
 def _wrong_scales(name: str, o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -34,8 +35,9 @@ def operands(of_bytes: tuple[OperandSpec, ...]) -> tuple[OperandSpec, ...]:
     query, *others = changed(
         of_bytes,
         q={
-            "shape": ("b", "next_n", "heads", KEY_BYTES),
+            "shape": ("b", "next_n", "index_heads", KEY_BYTES),
             "dtype": "float4_e2m1x2",
+            "requires": (HEADS_THAT_FIT,),
             "doc": "queries: pairs of e2m1; any other scale is folded into weights",
         },
         k_cache={
@@ -43,7 +45,10 @@ def operands(of_bytes: tuple[OperandSpec, ...]) -> tuple[OperandSpec, ...]:
             "requires": (f"k_cache_stride % {KEY_BYTES} == 0",),
             "doc": "paged keys: 64 x 64 bytes of pairs, then 64 x 4 UE8M0 bytes",
         },
-        weights={"doc": "per-head weights of each row, may be negative"},
+        weights={
+            "shape": ("b", "next_n", "index_heads"),
+            "doc": "per-head weights of each row, may be negative",
+        },
         seq_lens={"doc": "keys visible to each row; 0 for a padded row"},
         block_table={
             "shape": ("lines", "max_pages"),
@@ -62,21 +67,26 @@ def operands_of_prompts(of_any: tuple[OperandSpec, ...]) -> tuple[OperandSpec, .
     """The operands of prompts; `of_any` has those that are alike for keys of 8 bits."""
     alike = {spec.name: spec for spec in of_any}
     own = (
-        OperandSpec("q", ("s", "heads", KEY_BYTES), "float4_e2m1x2", strides=axis_strides("q", "sh")),
+        OperandSpec(
+            "q", ("s", "index_heads", KEY_BYTES), "float4_e2m1x2", strides=axis_strides("q", "sh"),
+            requires=(HEADS_THAT_FIT,),
+        ),
         _query_scales("s"),
         OperandSpec("k", ("skv", KEY_BYTES), "float4_e2m1x2", row_stride="k_stride"),
         OperandSpec(
             "k_scales", ("skv",), "int32", doc="four UE8M0 bytes of each key",
             values=_scales("k_scales", "a byte of 255 is NaN, and so are the key's scores"),
         ),
-        OperandSpec("weights", ("s", "heads"), "float32", row_stride="weights_stride"),
     )  # fmt: skip
-    return (*own, *(alike[name] for name in ("k_start", "k_end", "logits", "skip_below", "compressed")))
+    return (
+        *own,
+        *(alike[name] for name in ("weights", "k_start", "k_end", "logits", "skip_below", "compressed")),
+    )
 
 
 def _query_scales(rows: str, *requires: str) -> OperandSpec:
     return OperandSpec(
-        "q_scales", (rows, "heads"), "int32", row_stride="q_scales_stride", requires=requires,
+        "q_scales", (rows, "index_heads"), "int32", row_stride="q_scales_stride", requires=requires,
         doc="four UE8M0 bytes of each head, of 32 dims each, the first dims lowest",
         values=_scales("q_scales", "a byte of 255 is NaN, and so are the row's scores"),
     )  # fmt: skip
@@ -99,11 +109,11 @@ def _spread(generator: torch.Generator, *shape: int) -> torch.Tensor:
 
 def rows_and_keys(p: Mapping[str, Any], generator: torch.Generator) -> dict[str, torch.Tensor]:
     """Queries, keys and weights of a prompt."""
-    q, q_scales = quantise_mxfp4(_spread(generator, p["s"], p["heads"], INDEX_DIM))
+    q, q_scales = quantise_mxfp4(_spread(generator, p["s"], p["index_heads"], INDEX_DIM))
     k, k_scales = quantise_mxfp4(_spread(generator, p["skv"], INDEX_DIM))
     return {
         "q": q, "q_scales": q_scales[..., 0], "k": k, "k_scales": k_scales[..., 0],
-        "weights": _normal(generator, p["s"], p["heads"]),
+        "weights": _normal(generator, p["s"], p["index_heads"]),
     }  # fmt: skip
 
 
@@ -118,8 +128,8 @@ def make(p: Mapping[str, Any], lens: list[list[int]], generator: torch.Generator
     device, sharing = generator.device, p.get("sharing", 1)
     lengths = torch.tensor(lens, dtype=torch.int32, device=device)
     b, next_n = lengths.shape
-    q, q_scales = quantise_mxfp4(_spread(generator, b, next_n, p["heads"], INDEX_DIM))
-    weights = _normal(generator, b, next_n, p["heads"])
+    q, q_scales = quantise_mxfp4(_spread(generator, b, next_n, p["index_heads"], INDEX_DIM))
+    weights = _normal(generator, b, next_n, p["index_heads"])
     pages = max(p["pages"], -(-int(lengths.max()) // PAGE))
     cache = pack_mxfp4_index_keys(_spread(generator, pages, PAGE, INDEX_DIM)).view(pages, -1)
     table = drawn_table(lengths, PAGE, pages, p, generator)

@@ -69,10 +69,10 @@ def lightning_indexer(
             list as a block table with pages of 8, `topk_selector` names tokens of the cache.
         scale_format: "float32", or "mx": the four bytes of a key's scale are four copies of one UE8M0 byte,
             2^(byte - 127), as in vLLM's cache for Blackwell. Kernels read one of the four. With "mxfp4"
-            (sm_100a only) keys and queries have 4 bits: `q` is [b, next_n, heads, 64] bytes, pairs of e2m1,
-            of 32 or 64 heads; `k_cache` is [pages, 64, 1, 68], 64 bytes per token, then 4 UE8M0 bytes per
-            token (`problems.mxfp4.pack_mxfp4_index_keys`). The stride of pages is a multiple of 64 bytes. The
-            keys of a sequence are read once for up to 16 queries, and of more queries once for each.
+            (sm_100a only) keys and queries have 4 bits: `q` is [b, next_n, heads, 64] bytes, pairs of e2m1;
+            `k_cache` is [pages, 64, 1, 68], 64 bytes per token, then 4 UE8M0 bytes per token
+            (`problems.mxfp4.pack_mxfp4_index_keys`). The stride of pages is a multiple of 64 bytes. The keys
+            of a sequence are read once for up to 16 queries, and of more queries once for each.
         q_scales: with "mxfp4" [b, next_n, heads] or [b * next_n, heads] int32, rows at a stride of a multiple
             of 16 bytes. A number holds the four UE8M0 bytes of a head, each for 32 dims, the first ones
             lowest (`problems.mxfp4.quantise_mxfp4`).
@@ -299,9 +299,9 @@ def lightning_indexer_prefill(
             float32.
         weights: [s, heads] float32. The stride of rows is a multiple of 16 bytes.
         q_scales: None, or [s, heads] int32, rows at a stride of a multiple of 16 bytes. Then queries and keys
-            have 4 bits (MXFP4, sm_100a only): `q` is [s, heads, 64] bytes of 32 or 64 heads, `k` [skv, 64]
-            bytes, and `k_scales` [skv] int32. A number holds four UE8M0 bytes, each for 32 dims, the first
-            ones lowest (`problems.mxfp4.quantise_mxfp4`). `out` is float32.
+            have 4 bits (MXFP4, sm_100a only): `q` is [s, heads, 64] bytes, `k` [skv, 64] bytes, and
+            `k_scales` [skv] int32. A number holds four UE8M0 bytes, each for 32 dims, the first ones lowest
+            (`problems.mxfp4.quantise_mxfp4`). `out` is float32.
         k_start, k_end: [s] int32, half-open window of each row. Keys before 0 and past skv do not count. A
             window that ends before it starts is empty.
         compressed: a row's scores begin with the first key of its window: column j is key max(k_start, 0) +

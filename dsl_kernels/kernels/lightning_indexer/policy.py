@@ -88,9 +88,8 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     """Decode: sequences, queries per sequence and the greatest possible length; prefill: rows and keys."""
-    mode, kind = parts_of(form)
-    own = ("heads",) if kind in ("plain", "mxfp4") else ("index_heads", "index_dim")
-    heads = {name: dims[name] for name in own}
+    mode, _ = parts_of(form)
+    heads = {name: dims[name] for name in ("heads", "index_heads", "index_dim") if name in dims}
     if mode == "prefill":
         return {"s": dims["s"], "skv": dims["skv"], **heads}
     longest = dims["max_pages"] * dims.get("block_size", dims.get("page_size", PAGE))

@@ -5,7 +5,8 @@ keys, with a window of keys for each row. Columns outside a row's valid range ar
 take pages of a multiple of 16 tokens, keys of 16 to 128 dims and 1 to 64 heads. Their prefill can write a
 row's scores from column 0 on. Their scores are fp32 or bf16. The form "decode_blocks" reads pages or lists of
 blocks of 8 tokens, with scales in fp32 or UE8M0 bytes. It can write the greatest score of each 8 keys:
-DeepSeek-V4.1 selects on these two levels. The forms "mxfp4" take keys and queries of 4 bits.
+DeepSeek-V4.1 selects on these two levels. The forms "mxfp4" take keys and queries of 4 bits and 1 to 64
+heads.
 Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h64_d128_topk2048_ps64.
 """
 
@@ -122,7 +123,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     mode, kind = parts_of(workload.form)
     if kind == "mxfp4" and mode == "decode":
         return mxfp4.make(p, _lens(p), generator)
-    if kind not in ("plain", "mxfp4"):
+    if kind != "plain":
         p["heads"] = p["index_heads"] if "index_heads" in p else p["heads"]
     if kind == "blocks":
         sizes = {"page_size": PAGE, **p, "lens": _lens(p), "index_heads": p["heads"]}
@@ -290,9 +291,8 @@ def compare(
 def _of_a_row(form: str, dims: Mapping[str, int]) -> tuple[int, float, float]:
     """Heads of a call, bytes of a key with its scale, and bytes of a score."""
     kind = parts_of(form)[1]
-    if kind in ("plain", "mxfp4"):
-        return dims["heads"], mxfp4.TOKEN_BYTES if kind == "mxfp4" else INDEX_DIM + 4.0, 4.0
-    return dims["index_heads"], dims["index_dim"] + 4.0, float(DTYPES[SCORES[kind]].bytes)
+    key = mxfp4.TOKEN_BYTES if kind == "mxfp4" else dims.get("index_dim", INDEX_DIM) + 4.0
+    return dims["heads" if kind == "plain" else "index_heads"], key, float(DTYPES[SCORES[kind]].bytes)
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
@@ -368,11 +368,11 @@ def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
             yield form_of("prefill", kind), {"s": 1024, "skv": 32768, "index_heads": heads, "index_dim": dim}
     yield from _points_of_blocks()
     for b, heads in product((1, 16, 64), (64, 32)):
-        yield form_of("decode", "mxfp4"), {"b": b, "len": 32768, "heads": heads}
+        yield form_of("decode", "mxfp4"), {"b": b, "len": 32768, "index_heads": heads}
     for b, next_n, heads in product((1, 16), (2, 8), (64, 32)):
-        yield form_of("decode", "mxfp4"), {"b": b, "len": 32768, "heads": heads, "next_n": next_n}
+        yield form_of("decode", "mxfp4"), {"b": b, "len": 32768, "index_heads": heads, "next_n": next_n}
     for s, heads in product((1024, 4096), (64, 32)):
-        yield form_of("prefill", "mxfp4"), {"s": s, "skv": 32768, "heads": heads}
+        yield form_of("prefill", "mxfp4"), {"s": s, "skv": 32768, "index_heads": heads}
 
 
 def _points_of_blocks() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -417,11 +417,13 @@ def _decode_mxfp4(
     name: str, tier: str, lens: list[int] | list[list[int]], heads: int = 64, **extra: Any
 ) -> Workload:
     by_query = [n if isinstance(n, list) else [n] for n in lens]
-    return Workload(name, tier, "decode_mxfp4", {"lens": by_query, "heads": heads, "pages": 24, **extra})
+    return Workload(
+        name, tier, "decode_mxfp4", {"lens": by_query, "index_heads": heads, "pages": 24, **extra}
+    )
 
 
 def _prefill_mxfp4(name: str, tier: str, s: int, skv: int, heads: int, **extra: Any) -> Workload:
-    return Workload(name, tier, "prefill_mxfp4", {"s": s, "skv": skv, "heads": heads, **extra})
+    return Workload(name, tier, "prefill_mxfp4", {"s": s, "skv": skv, "index_heads": heads, **extra})
 
 
 def _prefill_any(name: str, tier: str, s: int, skv: int, heads: int, dim: int, **extra: Any) -> Workload:
@@ -511,13 +513,25 @@ PROBLEM = Oracle(
         _decode_mxfp4("decode_mxfp4_tiny_h32", "tiny", [200, 9], heads=32),
         _decode_mxfp4("decode_mxfp4_shared", "edge", [98, 320, 15, 64, 0, 1, 700], sharing=2),
         _decode_mxfp4("decode_mxfp4_shared_h32", "edge", [98, 320, 15, 64, 0, 1, 700], heads=32, sharing=3),
+        *(
+            _decode_mxfp4(f"decode_mxfp4_h{h}", "edge", [98, 0, 320, 1, 700, 64], heads=h, sharing=2)
+            for h in (*FEW_HEADS, 40)
+        ),
         _decode_mxfp4("decode_mxfp4_skip", "edge", [128, 129], skip_below=128),
         _decode_mxfp4("decode_mxfp4_n3", "tiny", [[98, 99, 100], [0, 0, 1], [190, 64, 7]]),
         _decode_mxfp4("decode_mxfp4_n6_h32", "tiny", [[130, 2, 129, 0, 64, 128]], heads=32),
+        *(
+            _decode_mxfp4(f"decode_mxfp4_n7_h{h}", "edge", [[98, 0, 1, 64, 65, 130, 2]] * 2, heads=h)
+            for h in (*FEW_HEADS, 40)
+        ),
         _decode_mxfp4("decode_mxfp4_n16", "edge", [[*range(185, 201)], [*range(16)]]),
         _decode_mxfp4("decode_mxfp4_n13_h32", "edge", [[*range(188, 201)], [*range(13)]], heads=32),
         _prefill_mxfp4("prefill_mxfp4_tiny", "tiny", 3, 130, 64),
         _prefill_mxfp4("prefill_mxfp4_tiny_h32", "tiny", 7, 130, 32, compressed=1, windows="ragged"),
+        *(
+            _prefill_mxfp4(f"prefill_mxfp4_h{h}", "edge", 13, 300, h, windows="ragged", strided=True)
+            for h in (*FEW_HEADS, 40)
+        ),
         _prefill_mxfp4("prefill_mxfp4_ragged", "edge", 9, 300, 64, compressed=1, windows="ragged"),
         _prefill_mxfp4("prefill_mxfp4_ragged_h32", "edge", 21, 300, 32, windows="ragged", strided=True),
         _prefill_any("prefill_any_tiny", "tiny", 3, 130, 64, 32),

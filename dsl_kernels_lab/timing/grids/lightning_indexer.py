@@ -194,8 +194,8 @@ USUAL = {
         }
         for kind, dim in (("any", 64), ("any_bf16", 128), ("blocks", 128))
     },
-    problem.form_of("decode", "mxfp4"): {"b": 16, "len": 32768, "heads": 64},
-    problem.form_of("prefill", "mxfp4"): {"s": 4096, "skv": 32768, "heads": 64},
+    problem.form_of("decode", "mxfp4"): {"b": 16, "len": 32768, "index_heads": 64},
+    problem.form_of("prefill", "mxfp4"): {"s": 4096, "skv": 32768, "index_heads": 64},
     **{
         problem.form_of("prefill", kind): {"s": 4096, "skv": 32768, "index_heads": 64, "index_dim": dim}
         for kind, dim in (("any", 64), ("any_bf16", 128))
@@ -217,7 +217,7 @@ def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
     token = _token(kind, p)
     if mode == "prefill":
         # Keys are read again for every few rows, but only queries and keys once must come from HBM.
-        heads = p["heads" if kind in ("plain", "mxfp4") else "index_heads"]
+        heads = p["heads" if kind == "plain" else "index_heads"]
         return {"unique_bytes": float(p["skv"] * token + p["s"] * heads * (token - 4))}
     read = float(p["b"] * p["len"] * token)
     if kind != "plain":

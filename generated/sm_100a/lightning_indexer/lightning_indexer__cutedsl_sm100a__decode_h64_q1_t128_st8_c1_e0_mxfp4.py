@@ -89,7 +89,7 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, narrow_boxes, tcgen05, tcgen05_copy, tcgen05_scaled, warps
+from dsl_kernels.device.cutedsl import boxes, bulk, narrow_boxes, tcgen05, tcgen05_copy, tcgen05_scaled, warps
 from dsl_kernels.kernels.lightning_indexer import cutedsl as leaf
 from dsl_kernels.kernels.lightning_indexer import cutedsl_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -108,13 +108,13 @@ SCORE = tcgen05_scaled.Product("float4_e2m1x2", TILE, HEADS, INDEX_DIM, "k", "k"
 LAUNCH = Launch(
     operands=(
         Operand(
-            "q", "tensor", "uint8", ("b", "next_n", "64", "64"),
+            "q", "tensor", "uint8", ("b", "next_n", "index_heads", "64"),
             strides=("q_stride_b", "q_stride_n", "q_stride_h", "1")
         ),
-        Operand("q_scales", "tensor", "int32", ("rows", "64"), strides=("q_scales_stride", "1")),
+        Operand("q_scales", "tensor", "int32", ("rows", "index_heads"), strides=("q_scales_stride", "1")),
         Operand("k_cache", "tensor", "uint8", ("pages", "4352"), strides=("k_cache_stride", "1")),
         Operand(
-            "weights", "tensor", "float32", ("b", "next_n", "64"),
+            "weights", "tensor", "float32", ("b", "next_n", "index_heads"),
             strides=("weights_stride_b", "weights_stride_n", "1")
         ),
         Operand("seq_lens", "tensor", "int32", ("b", "next_n"), strides=("seq_lens_stride", "1")),
@@ -134,10 +134,22 @@ LAUNCH = Launch(
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
-            "query_map", "q", "UINT8", global_dims=("64", "64", "next_n", "b"), global_strides=(
+            "query_map", "q", "UINT8", global_dims=("64", "index_heads", "next_n", "b"), global_strides=(
                 "q_stride_h", "q_stride_n", "q_stride_b"
             ),
             box=(KEY_BYTES, HEADS, 1, 1), element_strides=(1, 1, 1, 1), swizzle="64B", l2_promotion="L2_128B",
+        ),
+        TensorMap(
+            "weight_map", "weights", "FLOAT32", global_dims=("index_heads", "next_n", "b"), global_strides=(
+                "weights_stride_n * 4", "weights_stride_b * 4"
+            ),
+            box=(HEADS, 1, 1), element_strides=(1, 1, 1), swizzle="NONE", l2_promotion="NONE",
+        ),
+        TensorMap(
+            "factor_map", "q_scales", "INT32", global_dims=("index_heads", "rows"), global_strides=(
+                "q_scales_stride * 4",
+            ),
+            box=(HEADS, 1), element_strides=(1, 1), swizzle="NONE", l2_promotion="NONE",
         ),
         TensorMap(
             "key_map", "k_cache", "UINT8", global_dims=(
@@ -463,10 +475,10 @@ def score_1(
 
 @cute.jit
 def load(
-    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
-    key_map_coords: cute.Tensor, q_scales: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer,
-    seq_lens: cute.Pointer, block_table: cute.Pointer, skip_below: Int32, sharing: Int32, b: Int32,
-    q_scales_stride: Int32, k_cache_stride: Int32, weights_stride_b: Int32, weights_stride_n: Int32,
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom,
+    weight_map_coords: cute.Tensor, factor_map: cute.CopyAtom, factor_map_coords: cute.Tensor,
+    key_map: cute.CopyAtom, key_map_coords: cute.Tensor, k_cache: cute.Pointer, seq_lens: cute.Pointer,
+    block_table: cute.Pointer, skip_below: Int32, sharing: Int32, b: Int32, k_cache_stride: Int32,
     seq_lens_stride: Int32, block_table_stride: Int32, keys: cute.Pointer, key_scales: cute.Pointer,
     queries: cute.Pointer, query_scales: cute.Pointer, head_weights: cute.Pointer, keys_full: cute.Pointer,
     keys_empty: cute.Pointer, queries_full: cute.Pointer, queries_empty: cute.Pointer, seq: Int32,
@@ -498,16 +510,14 @@ def load(
                 query_map, query_map_coords, (seq, 0, 0, 0), (1, 1, HEADS, KEY_BYTES),
                 queries + turn % 2 * (HEADS * KEY_BYTES), queries_full + turn % 2
             )
-            with cute.arch.elect_one():
-                bulk.load_span(
-                    q_scales, Int32, Int64(seq) * q_scales_stride, 1, 0, HEADS,
-                    query_scales + turn % 2 * HEADS, queries_full + turn % 2
-                )
-            with cute.arch.elect_one():
-                bulk.load_span(
-                    weights, Float32, Int64(seq) * weights_stride_b + Int64(0) * weights_stride_n, 1, 0,
-                    HEADS, head_weights + turn % 2 * HEADS, queries_full + turn % 2
-                )
+            bulk.load_box(
+                factor_map, factor_map_coords, (seq, 0), (1, HEADS), query_scales + turn % 2 * HEADS,
+                queries_full + turn % 2, swizzled=False
+            )
+            boxes.load_box(
+                weight_map, weight_map_coords, (seq, 0, 0), (1, 1, HEADS), head_weights + turn % 2 * HEADS,
+                queries_full + turn % 2
+            )
         if held == 16:
             held = Int32(0)
             entry = ahead
@@ -639,14 +649,15 @@ def mma(
 
 @cute.kernel
 def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_mxfp4(
-    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
-    key_map_coords: cute.Tensor, q: cute.Pointer, q_scales: cute.Pointer, k_cache: cute.Pointer,
-    weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer,
-    skip_below: Int32, sharing: Int32, ctas: Int32, b: Int32, next_n: Int32, q_stride_b: Int32,
-    q_stride_n: Int32, q_stride_h: Int32, rows: Int32, q_scales_stride: Int32, pages: Int32,
-    k_cache_stride: Int32, weights_stride_b: Int32, weights_stride_n: Int32, seq_lens_stride: Int32,
-    lines: Int32, max_pages: Int32, block_table_stride: Int32, stride: Int32, logits_stride_b: Int32,
-    logits_stride_n: Int32
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom,
+    weight_map_coords: cute.Tensor, factor_map: cute.CopyAtom, factor_map_coords: cute.Tensor,
+    key_map: cute.CopyAtom, key_map_coords: cute.Tensor, q: cute.Pointer, q_scales: cute.Pointer,
+    k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer,
+    logits: cute.Pointer, skip_below: Int32, sharing: Int32, ctas: Int32, b: Int32, next_n: Int32,
+    index_heads: Int32, q_stride_b: Int32, q_stride_n: Int32, q_stride_h: Int32, rows: Int32,
+    q_scales_stride: Int32, pages: Int32, k_cache_stride: Int32, weights_stride_b: Int32,
+    weights_stride_n: Int32, seq_lens_stride: Int32, lines: Int32, max_pages: Int32,
+    block_table_stride: Int32, stride: Int32, logits_stride_b: Int32, logits_stride_n: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -706,6 +717,8 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_mxfp4(
                 cute.arch.mbarrier_init(scores_1_empty + i, 4)
             cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(query_map)
+        cpasync.prefetch_descriptor(weight_map)
+        cpasync.prefetch_descriptor(factor_map)
         cpasync.prefetch_descriptor(key_map)
     if warp == 1:
         cute.arch.alloc_tmem(512, shared.tmem)
@@ -745,11 +758,11 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_mxfp4(
         )
     elif warp < 9:
         load(
-            query_map, query_map_coords, key_map, key_map_coords, q_scales, k_cache, weights, seq_lens,
-            block_table, skip_below, sharing, b, q_scales_stride, k_cache_stride, weights_stride_b,
-            weights_stride_n, seq_lens_stride, block_table_stride, keys, key_scales, queries, query_scales,
-            head_weights, keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need, turns,
-            turn, fresh, entry, ahead, lane
+            query_map, query_map_coords, weight_map, weight_map_coords, factor_map, factor_map_coords,
+            key_map, key_map_coords, k_cache, seq_lens, block_table, skip_below, sharing, b, k_cache_stride,
+            seq_lens_stride, block_table_stride, keys, key_scales, queries, query_scales, head_weights,
+            keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh,
+            entry, ahead, lane
         )
     elif warp < 10:
         place(
@@ -776,17 +789,21 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_mxfp4(
 def program(
     q: cute.Pointer, q_scales: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer,
     seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32,
-    sharing: Int32, ctas: Int32, b: Int32, next_n: Int32, q_stride_b: Int32, q_stride_n: Int32,
-    q_stride_h: Int32, rows: Int32, q_scales_stride: Int32, pages: Int32, k_cache_stride: Int32,
-    weights_stride_b: Int32, weights_stride_n: Int32, seq_lens_stride: Int32, lines: Int32, max_pages: Int32,
-    block_table_stride: Int32, stride: Int32, logits_stride_b: Int32, logits_stride_n: Int32
+    sharing: Int32, ctas: Int32, b: Int32, next_n: Int32, index_heads: Int32, q_stride_b: Int32,
+    q_stride_n: Int32, q_stride_h: Int32, rows: Int32, q_scales_stride: Int32, pages: Int32,
+    k_cache_stride: Int32, weights_stride_b: Int32, weights_stride_n: Int32, seq_lens_stride: Int32,
+    lines: Int32, max_pages: Int32, block_table_stride: Int32, stride: Int32, logits_stride_b: Int32,
+    logits_stride_n: Int32
 ):
     query_map, query_map_coords = narrow_boxes.box_map(q, cutlass.Uint8, (1, 1, HEADS, KEY_BYTES))
+    weight_map, weight_map_coords = boxes.strided_map(weights, Float32, (1, 1, HEADS), False)
+    factor_map, factor_map_coords = bulk.box_map(q_scales, Int32, (1, HEADS), False)
     key_map, key_map_coords = narrow_boxes.box_map(k_cache, cutlass.Uint8, (PAGE, KEY_BYTES))
     kernel = lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_mxfp4(
-        query_map, query_map_coords, key_map, key_map_coords, q, q_scales, k_cache, weights, seq_lens,
-        block_table, logits, skip_below, sharing, ctas, b, next_n, q_stride_b, q_stride_n, q_stride_h, rows,
-        q_scales_stride, pages, k_cache_stride, weights_stride_b, weights_stride_n, seq_lens_stride, lines,
-        max_pages, block_table_stride, stride, logits_stride_b, logits_stride_n
+        query_map, query_map_coords, weight_map, weight_map_coords, factor_map, factor_map_coords, key_map,
+        key_map_coords, q, q_scales, k_cache, weights, seq_lens, block_table, logits, skip_below, sharing,
+        ctas, b, next_n, index_heads, q_stride_b, q_stride_n, q_stride_h, rows, q_scales_stride, pages,
+        k_cache_stride, weights_stride_b, weights_stride_n, seq_lens_stride, lines, max_pages,
+        block_table_stride, stride, logits_stride_b, logits_stride_n
     )
     kernel.launch(grid=(1, 1, 1), block=(352, 1, 1), cluster=(1, 1, 1))

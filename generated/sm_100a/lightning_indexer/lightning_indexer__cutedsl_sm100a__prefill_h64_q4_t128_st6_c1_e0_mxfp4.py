@@ -128,11 +128,13 @@ SCORE_1 = tcgen05_scaled.Product("float4_e2m1x2", TILE, COLUMNS, INDEX_DIM, "k",
 
 LAUNCH = Launch(
     operands=(
-        Operand("q", "tensor", "uint8", ("s", "64", "64"), strides=("q_stride_s", "q_stride_h", "1")),
-        Operand("q_scales", "tensor", "int32", ("s", "64"), strides=("q_scales_stride", "1")),
+        Operand(
+            "q", "tensor", "uint8", ("s", "index_heads", "64"), strides=("q_stride_s", "q_stride_h", "1")
+        ),
+        Operand("q_scales", "tensor", "int32", ("s", "index_heads"), strides=("q_scales_stride", "1")),
         Operand("k", "tensor", "uint8", ("skv", "64"), strides=("k_stride", "1")),
         Operand("k_scales", "tensor", "int32", ("skv",)),
-        Operand("weights", "tensor", "float32", ("s", "64"), strides=("weights_stride", "1")),
+        Operand("weights", "tensor", "float32", ("s", "index_heads"), strides=("weights_stride", "1")),
         Operand("k_start", "tensor", "int32", ("s",)),
         Operand("k_end", "tensor", "int32", ("s",)),
         Operand("logits", "tensor", "float32", ("s", "stride"), strides=("logits_stride", "1"), written=True),
@@ -145,10 +147,22 @@ LAUNCH = Launch(
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
-            "query_map", "q", "UINT8", global_dims=("64", "64", "s"), global_strides=(
+            "query_map", "q", "UINT8", global_dims=("64", "index_heads", "s"), global_strides=(
                 "q_stride_h", "q_stride_s"
             ),
             box=(KEY_BYTES, HEADS, QUERIES), element_strides=(1, 1, 1), swizzle="64B", l2_promotion="L2_128B",
+        ),
+        TensorMap(
+            "weight_map", "weights", "FLOAT32", global_dims=("index_heads", "s"), global_strides=(
+                "weights_stride * 4",
+            ),
+            box=(HEADS, 1), element_strides=(1, 1), swizzle="NONE", l2_promotion="NONE",
+        ),
+        TensorMap(
+            "factor_map", "q_scales", "INT32", global_dims=("index_heads", "s"), global_strides=(
+                "q_scales_stride * 4",
+            ),
+            box=(HEADS, 1), element_strides=(1, 1), swizzle="NONE", l2_promotion="NONE",
         ),
         TensorMap(
             "key_map", "k", "UINT8", global_dims=("64", "skv"), global_strides=("k_stride",),
@@ -479,12 +493,12 @@ def score_3(
 
 @cute.jit
 def load(
-    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
-    key_map_coords: cute.Tensor, scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor,
-    q_scales: cute.Pointer, weights: cute.Pointer, s: Int32, q_scales_stride: Int32, weights_stride: Int32,
-    keys: cute.Pointer, key_scales: cute.Pointer, queries: cute.Pointer, query_scales: cute.Pointer,
-    head_weights: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer,
-    row: Int32, first: Int32, turns: Int32
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom,
+    weight_map_coords: cute.Tensor, factor_map: cute.CopyAtom, factor_map_coords: cute.Tensor,
+    key_map: cute.CopyAtom, key_map_coords: cute.Tensor, scale_map: cute.CopyAtom,
+    scale_map_coords: cute.Tensor, keys: cute.Pointer, key_scales: cute.Pointer, queries: cute.Pointer,
+    query_scales: cute.Pointer, head_weights: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
+    queries_full: cute.Pointer, row: Int32, first: Int32, turns: Int32
 ):
     """Key tiles, queries."""
     if turns > 0:
@@ -496,16 +510,14 @@ def load(
             query_map, query_map_coords, (row, 0, 0), (QUERIES, HEADS, KEY_BYTES), queries, queries_full
         )
         for i in cutlass.range(QUERIES, unroll=1):
-            with cute.arch.elect_one():
-                bulk.load_span(
-                    q_scales, Int32, Int64(cutlass.min(row + i, s - 1)) * q_scales_stride, 1, 0, HEADS,
-                    query_scales + i * HEADS, queries_full
-                )
-            with cute.arch.elect_one():
-                bulk.load_span(
-                    weights, Float32, Int64(cutlass.min(row + i, s - 1)) * weights_stride, 1, 0, HEADS,
-                    head_weights + i * HEADS, queries_full
-                )
+            bulk.load_box(
+                factor_map, factor_map_coords, (row + i, 0), (1, HEADS), query_scales + i * HEADS,
+                queries_full, swizzled=False
+            )
+            bulk.load_box(
+                weight_map, weight_map_coords, (row + i, 0), (1, HEADS), head_weights + i * HEADS,
+                queries_full, swizzled=False
+            )
     for it in cutlass.range(turns, unroll=1):
         cute.arch.mbarrier_wait(keys_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
         with cute.arch.elect_one():
@@ -616,12 +628,14 @@ def mma(
 
 @cute.kernel
 def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0_mxfp4(
-    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
-    key_map_coords: cute.Tensor, scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer,
-    q_scales: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer,
-    k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, compressed: Int32,
-    splits: Int32, s: Int32, q_stride_s: Int32, q_stride_h: Int32, q_scales_stride: Int32, skv: Int32,
-    k_stride: Int32, weights_stride: Int32, stride: Int32, logits_stride: Int32
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom,
+    weight_map_coords: cute.Tensor, factor_map: cute.CopyAtom, factor_map_coords: cute.Tensor,
+    key_map: cute.CopyAtom, key_map_coords: cute.Tensor, scale_map: cute.CopyAtom,
+    scale_map_coords: cute.Tensor, q: cute.Pointer, q_scales: cute.Pointer, k: cute.Pointer,
+    k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer,
+    logits: cute.Pointer, skip_below: Int32, compressed: Int32, splits: Int32, s: Int32, index_heads: Int32,
+    q_stride_s: Int32, q_stride_h: Int32, q_scales_stride: Int32, skv: Int32, k_stride: Int32,
+    weights_stride: Int32, stride: Int32, logits_stride: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -678,6 +692,8 @@ def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0_mxfp4(
                 cute.arch.mbarrier_init(scores_1_empty + i, 8)
             cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(query_map)
+        cpasync.prefetch_descriptor(weight_map)
+        cpasync.prefetch_descriptor(factor_map)
         cpasync.prefetch_descriptor(key_map)
         cpasync.prefetch_descriptor(scale_map)
     if warp == 1:
@@ -709,8 +725,8 @@ def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0_mxfp4(
         )
     elif warp < 17:
         load(
-            query_map, query_map_coords, key_map, key_map_coords, scale_map, scale_map_coords, q_scales,
-            weights, s, q_scales_stride, weights_stride, keys, key_scales, queries, query_scales,
+            query_map, query_map_coords, weight_map, weight_map_coords, factor_map, factor_map_coords,
+            key_map, key_map_coords, scale_map, scale_map_coords, keys, key_scales, queries, query_scales,
             head_weights, keys_full, keys_empty, queries_full, row, first, turns
         )
     elif warp < 18:
@@ -736,15 +752,18 @@ def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0_mxfp4(
 def program(
     q: cute.Pointer, q_scales: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer,
     k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, compressed: Int32,
-    splits: Int32, s: Int32, q_stride_s: Int32, q_stride_h: Int32, q_scales_stride: Int32, skv: Int32,
-    k_stride: Int32, weights_stride: Int32, stride: Int32, logits_stride: Int32
+    splits: Int32, s: Int32, index_heads: Int32, q_stride_s: Int32, q_stride_h: Int32, q_scales_stride: Int32,
+    skv: Int32, k_stride: Int32, weights_stride: Int32, stride: Int32, logits_stride: Int32
 ):
     query_map, query_map_coords = narrow_boxes.box_map(q, cutlass.Uint8, (QUERIES, HEADS, KEY_BYTES))
+    weight_map, weight_map_coords = bulk.box_map(weights, Float32, (1, HEADS), False)
+    factor_map, factor_map_coords = bulk.box_map(q_scales, Int32, (1, HEADS), False)
     key_map, key_map_coords = narrow_boxes.box_map(k, cutlass.Uint8, (TILE, KEY_BYTES))
     scale_map, scale_map_coords = bulk.box_map(k_scales, Int32, (TILE,), False)
     kernel = lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0_mxfp4(
-        query_map, query_map_coords, key_map, key_map_coords, scale_map, scale_map_coords, q, q_scales, k,
-        k_scales, weights, k_start, k_end, logits, skip_below, compressed, splits, s, q_stride_s, q_stride_h,
-        q_scales_stride, skv, k_stride, weights_stride, stride, logits_stride
+        query_map, query_map_coords, weight_map, weight_map_coords, factor_map, factor_map_coords, key_map,
+        key_map_coords, scale_map, scale_map_coords, q, q_scales, k, k_scales, weights, k_start, k_end,
+        logits, skip_below, compressed, splits, s, index_heads, q_stride_s, q_stride_h, q_scales_stride, skv,
+        k_stride, weights_stride, stride, logits_stride
     )
     kernel.launch(grid=(1, 1, 1), block=(608, 1, 1), cluster=(1, 1, 1))

@@ -276,8 +276,8 @@ def score_1(
 
 @T.macro
 def load(
-    seq_lens, block_table, skip_below, sharing, b, k_cache_stride, query_map_rows, q_scales_words,
-    weights_words, key_map_rows, k_cache_words, keys, key_scales, queries, query_scales, head_weights,
+    seq_lens, block_table, skip_below, sharing, b, k_cache_stride, query_map_rows, factor_map_rows,
+    weight_map_rows, key_map_rows, k_cache_words, keys, key_scales, queries, query_scales, head_weights,
     keys_full, keys_empty, queries_full, queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref,
     turns: T.Ref, turn: T.Ref, fresh: T.Ref, entry: T.Ref, ahead: T.Ref, lane
 ):
@@ -301,10 +301,12 @@ def load(
                 barrier=queries_full[turn % 2]
             )
             T.tma_copy(
-                q_scales_words[seq, 0 : HEADS], query_scales[turn % 2, :], barrier=queries_full[turn % 2]
+                factor_map_rows[seq : seq + 1, 0 : HEADS], query_scales[turn % 2, :],
+                barrier=queries_full[turn % 2]
             )
             T.tma_copy(
-                weights_words[seq, 0, 0 : HEADS], head_weights[turn % 2, :], barrier=queries_full[turn % 2]
+                weight_map_rows[seq : seq + 1, 0 : 1, 0 : HEADS], head_weights[turn % 2, :],
+                barrier=queries_full[turn % 2]
             )
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(queries_full[turn % 2])
@@ -430,6 +432,7 @@ def mma(
 def program():
     b = T.dynamic("b")
     next_n = T.dynamic("next_n")
+    index_heads = T.dynamic("index_heads")
     q_stride_b = T.dynamic("q_stride_b")
     q_stride_n = T.dynamic("q_stride_n")
     q_stride_h = T.dynamic("q_stride_h")
@@ -449,10 +452,12 @@ def program():
 
     @T.prim_func
     def lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0_mxfp4(
-        q: T.StridedTensor((b, next_n, 64, 64), (q_stride_b, q_stride_n, q_stride_h, 1), "uint8"),
-        q_scales: T.StridedTensor((rows, 64), (q_scales_stride, 1), "int32"),
+        q: T.StridedTensor((b, next_n, index_heads, 64), (q_stride_b, q_stride_n, q_stride_h, 1), "uint8"),
+        q_scales: T.StridedTensor((rows, index_heads), (q_scales_stride, 1), "int32"),
         k_cache: T.StridedTensor((pages, 4352), (k_cache_stride, 1), "uint8"),
-        weights: T.StridedTensor((b, next_n, 64), (weights_stride_b, weights_stride_n, 1), "float32"),
+        weights: T.StridedTensor(
+            (b, next_n, index_heads), (weights_stride_b, weights_stride_n, 1), "float32"
+        ),
         seq_lens: T.StridedTensor((b, next_n), (seq_lens_stride, 1), "int32"),
         block_table: T.StridedTensor((lines, max_pages), (block_table_stride, 1), "int32"),
         logits: T.StridedTensor((b, next_n, stride), (logits_stride_b, logits_stride_n, 1), "float32"),
@@ -462,12 +467,12 @@ def program():
     ):
         with T.Kernel(ctas, threads=352) as cta:
             query_map_rows = T.view(
-                q, (b, next_n, 64, 64), "uint8",
+                q, (b, next_n, index_heads, 64), "uint8",
                 strides=((q_stride_b) // 1, (q_stride_n) // 1, (q_stride_h) // 1, 1)
             )
-            q_scales_words = T.view(q_scales, (rows, 64), "int32", strides=(q_scales_stride, 1))
-            weights_words = T.view(
-                weights, (b, next_n, 64), "float32", strides=(weights_stride_b, weights_stride_n, 1)
+            factor_map_rows = T.view(q_scales, (rows, index_heads), "int32", strides=(q_scales_stride, 1))
+            weight_map_rows = T.view(
+                weights, (b, next_n, index_heads), "float32", strides=(weights_stride_b, weights_stride_n, 1)
             )
             key_map_rows = T.StridedTensor(
                 ((pages - 1) * (k_cache_stride // 64) + 68, 64), ((64) // 1, 1), "uint8", data=k_cache.data
@@ -541,7 +546,7 @@ def program():
             elif thread < 288:
                 load(
                     seq_lens, block_table, skip_below, sharing, b, k_cache_stride, query_map_rows,
-                    q_scales_words, weights_words, key_map_rows, k_cache_words, keys, key_scales, queries,
+                    factor_map_rows, weight_map_rows, key_map_rows, k_cache_words, keys, key_scales, queries,
                     query_scales, head_weights, keys_full, keys_empty, queries_full, queries_empty, seq, tile,
                     step, need, turns, turn, fresh, entry, ahead, lane
                 )

@@ -425,24 +425,24 @@ def score_3(
 
 @T.macro
 def load(
-    q, s, q_stride_s, q_stride_h, q_scales_words, weights_words, key_map_rows, scale_map_rows, keys,
-    key_scales, queries, query_scales, head_weights, keys_full, keys_empty, queries_full, row: T.Ref,
+    q, s, index_heads, q_stride_s, q_stride_h, factor_map_rows, weight_map_rows, key_map_rows, scale_map_rows,
+    keys, key_scales, queries, query_scales, head_weights, keys_full, keys_empty, queries_full, row: T.Ref,
     first: T.Ref, turns: T.Ref
 ):
     """Key tiles, queries."""
     if turns > 0:
         # queries: filled once, so its slot is free
         boxes.fold_box(
-            boxes.box_map(q, "UINT8", (64, 32, s,), (q_stride_h, q_stride_s,), (64, 32, 8), "64B"), "UINT8",
-            queries, 0, queries_full, 0, (row, 0, 0)
+            boxes.box_map(q, "UINT8", (64, index_heads, s,), (q_stride_h, q_stride_s,), (64, 32, 8), "64B"),
+            "UINT8", queries, 0, queries_full, 0, (row, 0, 0)
         )
         for i in T.serial(QUERIES):
             T.tma_copy(
-                q_scales_words[T.min(row + i, s - 1), 0 : HEADS],
+                factor_map_rows[row + i : row + i + 1, 0 : HEADS],
                 query_scales[0, i * HEADS : i * HEADS + HEADS], barrier=queries_full[0]
             )
             T.tma_copy(
-                weights_words[T.min(row + i, s - 1), 0 : HEADS],
+                weight_map_rows[row + i : row + i + 1, 0 : HEADS],
                 head_weights[0, i * HEADS : i * HEADS + HEADS], barrier=queries_full[0]
             )
         if T.shuffle_elect(32):
@@ -541,6 +541,7 @@ def mma(
 
 def program():
     s = T.dynamic("s")
+    index_heads = T.dynamic("index_heads")
     q_stride_s = T.dynamic("q_stride_s")
     q_stride_h = T.dynamic("q_stride_h")
     q_scales_stride = T.dynamic("q_scales_stride")
@@ -552,11 +553,11 @@ def program():
 
     @T.prim_func
     def lightning_indexer__tilelang_sm100a__prefill_h32_q8_t128_st6_c1_e0_mxfp4(
-        q: T.StridedTensor((s, 32, 64), (q_stride_s, q_stride_h, 1), "uint8"),
-        q_scales: T.StridedTensor((s, 32), (q_scales_stride, 1), "int32"),
+        q: T.StridedTensor((s, index_heads, 64), (q_stride_s, q_stride_h, 1), "uint8"),
+        q_scales: T.StridedTensor((s, index_heads), (q_scales_stride, 1), "int32"),
         k: T.StridedTensor((skv, 64), (k_stride, 1), "uint8"),
         k_scales: T.Tensor((skv,), "int32"),
-        weights: T.StridedTensor((s, 32), (weights_stride, 1), "float32"),
+        weights: T.StridedTensor((s, index_heads), (weights_stride, 1), "float32"),
         k_start: T.Tensor((s,), "int32"),
         k_end: T.Tensor((s,), "int32"),
         logits: T.StridedTensor((s, stride), (logits_stride, 1), "float32"),
@@ -565,8 +566,8 @@ def program():
         splits: T.int32,
     ):
         with T.Kernel(T.ceildiv(s, 8), splits, threads=608) as (block, split):
-            q_scales_words = T.view(q_scales, (s, 32), "int32", strides=(q_scales_stride, 1))
-            weights_words = T.view(weights, (s, 32), "float32", strides=(weights_stride, 1))
+            factor_map_rows = T.view(q_scales, (s, index_heads), "int32", strides=(q_scales_stride, 1))
+            weight_map_rows = T.view(weights, (s, index_heads), "float32", strides=(weights_stride, 1))
             key_map_rows = T.view(k, (skv, 64), "uint8", strides=((k_stride) // 1, 1))
             scale_map_rows = T.view(k_scales, (1, skv), "int32", strides=(4, 1))
             T.import_source(leaf_sm100.SOURCE + warps.SOURCE + tcgen05.SOURCE + tcgen05_pairs.SOURCE)
@@ -625,9 +626,9 @@ def program():
                 )
             elif thread < 544:
                 load(
-                    q, s, q_stride_s, q_stride_h, q_scales_words, weights_words, key_map_rows, scale_map_rows,
-                    keys, key_scales, queries, query_scales, head_weights, keys_full, keys_empty,
-                    queries_full, row, first, turns
+                    q, s, index_heads, q_stride_s, q_stride_h, factor_map_rows, weight_map_rows, key_map_rows,
+                    scale_map_rows, keys, key_scales, queries, query_scales, head_weights, keys_full,
+                    keys_empty, queries_full, row, first, turns
                 )
             elif thread < 576:
                 place(

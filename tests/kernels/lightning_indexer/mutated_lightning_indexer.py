@@ -37,7 +37,8 @@ def _many(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]], ..
     There are fewer queries of a sequence than CTAs, and fewer CTAs than sequences.
     """
     lens = [*([40 + i, 3, 0] for i in range(32)), [5, 9, 300], [130, 1, 64], [77, 4, 200]]
-    rows = workload(f"many_{form}_h{heads}", form, lens=lens, heads=heads, pages=50, skip_below=2)
+    own = {"heads" if form == "decode" else "index_heads": heads}
+    rows = workload(f"many_{form}_h{heads}", form, lens=lens, **own, pages=50, skip_below=2)
     return ((rows, {"ctas": 4}),)
 
 
@@ -74,20 +75,20 @@ MANY_BLOCKS = workload(
     "many_blocks", "decode_blocks", index_heads=40, index_dim=96, page_size=64, block_size=8, mx=1, maxima=1,
     **_MANY_ROWS,
 )  # fmt: skip
-MANY_FOUR_BITS = workload("many_four_bits", "decode_mxfp4", heads=64, **_MANY_ROWS)
+MANY_FOUR_BITS = workload("many_four_bits", "decode_mxfp4", index_heads=48, **_MANY_ROWS)
 # Keys of 4 bits: lists of pages that two rows share; then one row, distributed tile by tile.
 FOUR_BITS = workload(
     "distinct_four_bits",
     "decode_mxfp4",
     lens=[[333], [0], [1290], [77], [4400], [1], [640]],
-    heads=64,
+    index_heads=48,
     pages=80,
     spare_pages=3,
     sharing=2,
     skip_below=2,
 )
 ALONE_FOUR_BITS = workload(
-    "alone_four_bits", "decode_mxfp4", lens=[[13500]], heads=64, pages=220, spare_pages=2
+    "alone_four_bits", "decode_mxfp4", lens=[[13500]], index_heads=64, pages=220, spare_pages=2
 )
 
 
@@ -108,15 +109,15 @@ def _steps_of_four_bits(heads: int, queries: int, odd: int) -> tuple[tuple[Workl
         (
             workload(
                 f"distinct_steps_of_four_bits_h{heads}", "decode_mxfp4",
-                lens=lens(queries, 333, 1, 640, 150, 4400, 77), heads=heads, pages=80, spare_pages=3,
-                sharing=4, skip_below=2,
+                lens=lens(queries, 333, 1, 640, 150, 4400, 77), index_heads=heads - 8, pages=80,
+                spare_pages=3, sharing=4, skip_below=2,
             ),
             {"ctas": 2},
         ),
         (
             workload(
-                f"alone_steps_of_four_bits_h{heads}", "decode_mxfp4", lens=lens(odd, 13500), heads=heads,
-                pages=220, spare_pages=2,
+                f"alone_steps_of_four_bits_h{heads}", "decode_mxfp4", lens=lens(odd, 13500),
+                index_heads=heads, pages=220, spare_pages=2,
             ),
             FEW,
         ),
@@ -125,8 +126,8 @@ def _steps_of_four_bits(heads: int, queries: int, odd: int) -> tuple[tuple[Workl
 
 
 PROMPT_OF_FOUR_BITS = workload(
-    "distinct_prompt_of_four_bits", "prefill_mxfp4", s=13, skv=390, heads=64, windows="ragged", compressed=1,
-    skip_below=2,
+    "distinct_prompt_of_four_bits", "prefill_mxfp4", s=13, skv=390, index_heads=48, windows="ragged",
+    compressed=1, skip_below=2,
 )  # fmt: skip
 PREFILL = workload("distinct_prefill", "prefill", s=13, skv=390, heads=64, windows="ragged", skip_below=2)
 

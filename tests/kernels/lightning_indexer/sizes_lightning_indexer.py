@@ -68,9 +68,10 @@ WALKED = {
                       "page_bytes": 8448, "page_size": 64, "block_size": 8, "sharing": 1, "mx": 0,
                       "has_maxima": 0, "max_pages": 512, "lines": 4, "rows": 4, "stride": 4096,
                       "skip_below": 0, "maxima_rows": 1, "maxima_columns": 1},
-    "decode_mxfp4": {"b": 4, "next_n": 1, "heads": 0, "pages": 64, "rows": 4, "max_pages": 64, "lines": 4,
-                     "sharing": 1, "stride": 4096, "skip_below": 0},
-    "prefill_mxfp4": {"s": 256, "skv": 4096, "heads": 0, "stride": 4096, "skip_below": 0, "compressed": 0},
+    "decode_mxfp4": {"b": 4, "next_n": 1, "index_heads": 0, "pages": 64, "rows": 4, "max_pages": 64,
+                     "lines": 4, "sharing": 1, "stride": 4096, "skip_below": 0},
+    "prefill_mxfp4": {"s": 256, "skv": 4096, "index_heads": 0, "stride": 4096, "skip_below": 0,
+                      "compressed": 0},
     "prefill_any": {"s": 256, "skv": 4096, "index_heads": 0, "index_dim": 128, "stride": 4096,
                     "skip_below": 0, "compressed": 0},
 }  # fmt: skip

@@ -51,13 +51,17 @@ def scores_of(given: dict[str, Any]) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize(("heads", "next_n", "built"), [(64, 3, 16), (32, 3, 16), (64, 1, 1)])
+@pytest.mark.parametrize(
+    ("heads", "next_n", "built"),
+    [(64, 3, 16), (32, 3, 16), (64, 1, 1), (8, 3, 16), (16, 1, 1), (24, 3, 16), (40, 1, 1)],
+)
 def test_scores_of_every_query_of_a_sequence(heads: int, next_n: int, built: int) -> None:
     given = drawn(heads, next_n)
     expected, out = scores_of(given), torch.full((2, next_n, 192), -torch.inf)
     scores = ops.lightning_indexer(**given, out=out, **CPU)
     chosen = _base.selections()[-1].variant.knobs
     assert scores is out and (chosen["kind"], chosen["queries"]) == ("mxfp4", built)
+    assert chosen["heads"] == (64 if heads > 32 else 32)
     there = expected.isfinite()
     assert torch.equal(there, out.isfinite())
     torch.testing.assert_close(out[there].double(), expected[there], rtol=1e-4, atol=1e-4)
@@ -100,7 +104,7 @@ def prompt(heads: int = 64) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("heads", [64, 32])
+@pytest.mark.parametrize("heads", [64, 32, 8, 16, 24, 40])
 def test_scores_of_a_prompt(heads: int, compressed: bool) -> None:
     given, out = prompt(heads), torch.full((7, 200), -torch.inf)
     scores = ops.lightning_indexer_prefill(**given, compressed=compressed, out=out, **CPU)
@@ -122,7 +126,12 @@ def test_scores_of_a_prompt(heads: int, compressed: bool) -> None:
     [
         ({"q": lambda q: q.float()}, ArgumentTypeError, "q: expected pairs of e2m1"),
         ({"k": lambda k: k.float()}, ArgumentTypeError, "k: expected pairs of e2m1"),
-        ({"q": lambda q: q[:, :16]}, InvalidArgumentError, r"q: expected \[s, heads, 64\] bytes"),
+        (
+            {"q": lambda q: q.repeat(1, 2, 1)},
+            InvalidArgumentError,
+            r"q: expected \[s, heads, 64\] bytes, of 1 to 64",
+        ),
+        ({"q": lambda q: q[:, :16]}, InvalidArgumentError, "heads|q_scales"),
         ({"q_scales": lambda x: x[:, :8]}, InvalidArgumentError, "heads|q_scales"),
         ({"q_scales": lambda x: x.float()}, ArgumentTypeError, "q_scales: .*int32"),
         ({"k_scales": lambda x: x[:8]}, InvalidArgumentError, "skv|k_scales"),
@@ -176,7 +185,9 @@ def test_a_token_has_68_bytes_in_its_page() -> None:
         ({"maxima": torch.zeros(2, 3, 24)}, InvalidArgumentError, "maxima.*None with"),
         ({"q": lambda q: q.float()}, ArgumentTypeError, "q.*pairs of e2m1"),
         ({"q": lambda q: q[..., :32]}, InvalidArgumentError, "q.*heads, 64"),
-        ({"q": lambda q: q[:, :, :16]}, InvalidArgumentError, "q.*32 or 64 heads"),
+        ({"q": lambda q: q[:, :, :0]}, InvalidArgumentError, "q.*1 to 64 heads"),
+        ({"q": lambda q: q.repeat(1, 1, 2, 1)}, InvalidArgumentError, "q.*1 to 64 heads"),
+        ({"q": lambda q: q[:, :, :16]}, InvalidArgumentError, "q_scales.*the heads of q"),
         ({"q_scales": lambda x: x[:, :2]}, InvalidArgumentError, "q_scales"),
         ({"q_scales": lambda x: x.float()}, ArgumentTypeError, "q_scales"),
         ({"weights": lambda x: x.flatten(0, 1)[:5]}, InvalidArgumentError, "weights"),
@@ -199,18 +210,20 @@ def test_hopper_has_no_kernel_for_it() -> None:
 
 
 def test_the_bytes_of_a_key() -> None:
-    dims = {"b": 4, "next_n": 1, "heads": 64, "max_len": 1000}
+    dims = {"b": 4, "next_n": 1, "index_heads": 64, "max_len": 1000}
     less = oracles.get("lightning_indexer").bytes("decode_mxfp4", dims)
     assert less == 4 * 1000 * 68 + 4 * 1000 * 4 + 4 * 64 * 68
     assert PROBLEM.flops("decode_mxfp4", dims)["float4_e2m1x2"] == 2 * 64 * 128 * 4 * 1000
-    dims = {"s": 10, "skv": 1000, "heads": 64}
+    dims = {"s": 10, "skv": 1000, "index_heads": 64}
     less = PROBLEM.bytes("prefill_mxfp4", dims)
     assert less == 1000 * 68 + 10 * 64 * 68 + 10 * (1000 - 10 / 2) * 4
     assert PROBLEM.flops("prefill_mxfp4", dims)["float4_e2m1x2"] == 2 * 64 * 128 * 10 * (1000 - 10 / 2)
 
 
 def test_entries_past_a_table_are_found() -> None:
-    workload = Workload("four_bits", "tiny", "decode_mxfp4", {"lens": [[70], [7]], "heads": 64, "pages": 4})
+    workload = Workload(
+        "four_bits", "tiny", "decode_mxfp4", {"lens": [[70], [7]], "index_heads": 64, "pages": 4}
+    )
     inputs = PROBLEM.make(workload, torch.Generator().manual_seed(1))
     rules = {spec.name: spec.values for spec in PROBLEM.operands("decode_mxfp4")}
     dims = {"max_pages": inputs["block_table"].shape[1], "pages": 4, "sharing": 1, "stride": 192}

@@ -81,7 +81,7 @@ def _index_heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
     """Why a kernel that takes fewer heads refuses a call: one for fewer heads wastes less."""
     heads, most = call.get("index_heads"), knobs["heads"]
     least = most // 2 + 1 if most > min(ANY_HEADS) else 1
-    if heads is None or knobs["kind"] in ("plain", "mxfp4") or least <= heads <= most:
+    if heads is None or knobs["kind"] == "plain" or least <= heads <= most:
         return None
     return f"index_heads = {heads}, built for {least} to {most}"
 

@@ -37,9 +37,11 @@ def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
     rows = mxfp4.PAGE_BYTES // mxfp4.KEY_BYTES
     return (
         _rows_map(
-            "query_map", "q", (str(k.heads), "next_n", "b"), ("q_stride_h", "q_stride_n", "q_stride_b"),
+            "query_map", "q", ("index_heads", "next_n", "b"), ("q_stride_h", "q_stride_n", "q_stride_b"),
             (k.heads, 1, 1),
         ),
+        _heads_map("weight_map", "weights", "FLOAT32", ("next_n", "b"), k),
+        _heads_map("factor_map", "q_scales", "INT32", ("rows",), k),
         # The keys of a page are 64 of its 68 rows, and pages may have rows between them.
         _rows_map(
             "key_map", "k_cache", (f"(pages - 1) * (k_cache_stride // {mxfp4.KEY_BYTES}) + {rows}",),
@@ -55,6 +57,18 @@ def _rows_map(
     return TensorMap(
         name, operand, "UINT8", (str(mxfp4.KEY_BYTES), *extents), strides, (KEY_BYTES, *box),
         (1, *(1 for _ in box)), swizzle="64B", l2_promotion="L2_128B",
+    )  # fmt: skip
+
+
+def _heads_map(
+    name: str, operand: str, dtype: str, extents: tuple[str, ...], k: SimpleNamespace
+) -> TensorMap:
+    """Boxes of a word for each head of a row along `extents`; zeros for heads and rows past the last."""
+    ends = ("",) if len(extents) == 1 else tuple(f"_{extent[0]}" for extent in extents)
+    strides = tuple(f"{operand}_stride{end} * 4" for end in ends)
+    ones = tuple(1 for _ in extents)
+    return TensorMap(
+        name, operand, dtype, ("index_heads", *extents), strides, (k.heads, *ones), (1, *ones)
     )  # fmt: skip
 
 
@@ -143,8 +157,8 @@ def _load_query(m: Recorder, s: Share) -> None:
     """Copies the query of a row, its scales and the weights of its heads."""
     queries = s.queries.producer.acquire(s.turn)
     m.bulk(queries.queries, Box("query_map", (s.seq, 0, 0, 0)), queries)
-    m.bulk(queries.query_scales, s.q_scales.span((s.seq,), m.k.heads), queries)
-    m.bulk(queries.head_weights, s.weights.span((s.seq, 0), m.k.heads), queries)
+    m.bulk(queries.query_scales, Box("factor_map", (s.seq, 0)), queries)
+    m.bulk(queries.head_weights, Box("weight_map", (s.seq, 0, 0)), queries)
     queries.commit()
 
 

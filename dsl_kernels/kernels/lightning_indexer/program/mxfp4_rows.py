@@ -22,7 +22,17 @@ from ..leaves import mxfp4 as fours
 from . import prefill
 from .common import BLACKWELL_DECODE_N, INDEX_DIM, PAGE, SHARED, TENSOR, WEIGHTS, rows_of_product, weigh_row
 from .decode import Share, _begin_tile, _next_queries, _start, load
-from .mxfp4 import FACTOR_BYTES, FACTOR_ROWS, KEY_BYTES, PAIRS, PLACED, _copy_page, _maps, _rows_map
+from .mxfp4 import (
+    FACTOR_BYTES,
+    FACTOR_ROWS,
+    KEY_BYTES,
+    PAIRS,
+    PLACED,
+    _copy_page,
+    _heads_map,
+    _maps,
+    _rows_map,
+)
 
 # Accumulators, and scoring groups that share one.
 RINGS, SHARING = 2, 2
@@ -39,7 +49,9 @@ def _products(k: SimpleNamespace) -> int:
 
 def _maps_of_prompt(k: SimpleNamespace) -> tuple[TensorMap, ...]:
     return (
-        _rows_map("query_map", "q", (str(k.heads), "s"), ("q_stride_h", "q_stride_s"), (k.heads, k.queries)),
+        _rows_map("query_map", "q", ("index_heads", "s"), ("q_stride_h", "q_stride_s"), (k.heads, k.queries)),
+        _heads_map("weight_map", "weights", "FLOAT32", ("s",), k),
+        _heads_map("factor_map", "q_scales", "INT32", ("s",), k),
         _rows_map("key_map", "k", ("skv",), ("k_stride",), (k.tile,)),
         TensorMap("scale_map", "k_scales", "INT32", ("skv",), (), (k.tile,), (1,)),
     )
@@ -125,39 +137,33 @@ def _count(m: Recorder, s: Any) -> Value | int:
 
 
 @recorded
-def _load_rows(m: Recorder, s: Any, count: Value | int) -> None:
-    """Copy `count` rows of queries, their scales and weights.
+def _load_step(m: Recorder, s: Share) -> None:
+    """Copy the rows of a sequence's queries, their scales and weights.
 
     The last row comes again for rows that are not there: no score of such a row is stored.
     """
-    heads, prompt = m.k.heads, _prefill(m.k)
-    if prompt:
-        queries = s.queries.producer.acquire(0)
-        m.bulk(queries.queries, Box("query_map", (s.row, 0, 0)), queries)
-    else:
-        queries = s.queries.producer.acquire(s.turn, bytes=count * (heads * (KEY_BYTES + 8)))
+    heads = m.k.heads
+    count = inline(_count(m, s) * m.c.rows_per_product)
+    queries = s.queries.producer.acquire(s.turn, bytes=count * (heads * (KEY_BYTES + 8)))
     for i in rolled(count):
-        if prompt:
-            row = at = minimum(s.row + i, s.s - 1)
-            weights = s.weights.span((row,), heads)
-        else:
-            at = minimum(i, s.next_n - 1)
-            row = inline(s.seq * s.next_n + at)
-            m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (s.seq, at, 0, 0)), queries)
-            weights = s.weights.span((s.seq, at), heads)
-        m.bulk(queries.query_scales.part(i * heads, heads), s.q_scales.span((row,), heads), queries)
-        m.bulk(queries.head_weights.part(i * heads, heads), weights, queries)
+        at = minimum(i, s.next_n - 1)
+        m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (s.seq, at, 0, 0)), queries)
+        scales = Box("factor_map", (s.seq * s.next_n + at, 0))
+        m.bulk(queries.query_scales.part(i * heads, heads), scales, queries)
+        m.bulk(queries.head_weights.part(i * heads, heads), Box("weight_map", (s.seq, at, 0)), queries)
     queries.commit()
-
-
-def _load_step(m: Recorder, s: Share) -> None:
-    _load_rows(m, s, _count(m, s) * m.c.rows_per_product)
 
 
 @recorded
 def _load_prompt(m: Recorder, s: prefill.Block) -> None:
     if s.turns > 0:
-        _load_rows(m, s, m.k.queries)
+        queries = s.queries.producer.acquire(0)
+        m.bulk(queries.queries, Box("query_map", (s.row, 0, 0)), queries)
+        for i in rolled(m.k.queries):
+            own = inline(i * m.k.heads)
+            m.bulk(queries.query_scales.part(own, m.k.heads), Box("factor_map", (s.row + i, 0)), queries)
+            m.bulk(queries.head_weights.part(own, m.k.heads), Box("weight_map", (s.row + i, 0)), queries)
+        queries.commit()
     for it in range(s.turns):
         keys = s.keys.producer.acquire(it)
         key = (s.first + it) * m.k.tile
