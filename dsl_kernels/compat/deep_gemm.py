@@ -12,9 +12,9 @@
 | `fp8_mqa_logits`, `fp8_fp4_mqa_logits` with `q` fp8 | `ops.lightning_indexer_prefill`, same heads and dims |
 | `clean_logits` | -inf outside a row's keys, filled before the kernel |
 | `max_seqlen_k` other than 0 (compressed scores) | served, also with `clean_logits`, unlike DeepGEMM |
-| `fp8_fp4_paged_mqa_logits` with `q` fp4 | on sm_100a: 1 to 64 heads, 128 dims, pages of 64, float32 |
-| `fp8_fp4_mqa_logits` with `q` fp4 | on sm_100a: 1 to 64 heads, 128 dims, float32 |
-| fp4 with 64 dims, pages of 32, or `logits_dtype` bfloat16 | refused |
+| `fp8_fp4_paged_mqa_logits` with `q` fp4 | on sm_100a: 1 to 64 heads, 128 dims, pages of 64 |
+| `fp8_fp4_mqa_logits` with `q` fp4 | on sm_100a: 1 to 64 heads, 128 dims |
+| fp4 with 64 dims or pages of 32 | refused |
 | `q` fp8 with scales (MXFP8, of later versions) | refused |
 | `logits_dtype` | float32 or bfloat16 |
 | `weights` in bfloat16 | served; torch converts them to float32 before the kernel |

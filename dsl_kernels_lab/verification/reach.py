@@ -114,12 +114,12 @@ def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]
 
 def _lightning_indexer(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
     """Decode: 34 sequences, one of them long, for one CTA and for three. Prefill: a block's tiles for one."""
-    from dsl_kernels.kernels.lightning_indexer.problem import form_of
+    from dsl_kernels.kernels.lightning_indexer.problem import FOUR_BITS, form_of
 
     tiles, form = ROUNDS * k.stages + 1, form_of(k.mode, k.kind)
     heads: dict[str, Any] = {"heads": k.heads}
     if k.kind != "plain":
-        heads = {"index_heads": k.heads - 4, **({} if k.kind == "mxfp4" else {"index_dim": 64})}
+        heads = {"index_heads": k.heads - 4, **({} if k.kind in FOUR_BITS else {"index_dim": 64})}
     if k.mode == "prefill":
         sizes = {"s": k.queries + 1, "skv": tiles * k.tile - 5, **heads}
         yield _workload(form, {**sizes, "windows": "ragged"}), {"splits": 1}

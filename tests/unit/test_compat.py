@@ -258,6 +258,7 @@ def test_deep_gemm_prefill(clean: bool) -> None:
 
 
 SCORES = {"any": torch.float32, "any_bf16": torch.bfloat16}
+FOUR_BITS = {"mxfp4": torch.float32, "mxfp4_bf16": torch.bfloat16}
 
 
 @pytest.mark.parametrize("kind", SCORES)
@@ -336,13 +337,17 @@ def paged_of_four_bits(heads: int) -> tuple[dict, dict]:
 
 @pytest.mark.usefixtures("blackwell")
 @pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("kind", FOUR_BITS)
 @pytest.mark.parametrize("heads", [64, 32, 16, 8])
-def test_deep_gemm_decode_of_four_bits(heads: int, clean: bool) -> None:
+def test_deep_gemm_decode_of_four_bits(heads: int, kind: str, clean: bool) -> None:
     call, inputs = paged_of_four_bits(heads)
-    logits = deep_gemm.fp8_fp4_paged_mqa_logits(**call, clean_logits=clean, executor="interpreter")
-    assert logits.shape == (6, 720) and logits.stride(0) * 4 % 1024 == 0
+    logits = deep_gemm.fp8_fp4_paged_mqa_logits(
+        **call, clean_logits=clean, logits_dtype=FOUR_BITS[kind], executor="interpreter"
+    )
+    assert logits.dtype == FOUR_BITS[kind] and logits.shape == (6, 720)
+    assert logits.stride(0) * logits.element_size() % 1024 == 0
     expected = oracles.get("lightning_indexer").reference("decode_mxfp4", inputs)
-    require_scores("decode_mxfp4", inputs, expected, logits.unsqueeze(1))
+    require_scores(f"decode_{kind}", inputs, expected, logits.unsqueeze(1))
     after = torch.arange(720) >= inputs["seq_lens"].view(-1, 1)
     assert (logits[after] == -math.inf).all() or not clean
 
@@ -358,7 +363,7 @@ def test_deep_gemm_decode_of_four_bits(heads: int, clean: bool) -> None:
         ({"q": lambda q: (q[0].view(torch.float8_e4m3fn), q[1])}, "q: .*MXFP8"),
         ({"kv_cache": lambda x: x.view(-1, 32, 1, 68)}, "kv_cache: expected 64"),
         ({"kv_cache": lambda x: x.new_zeros(4, 64, 1, 132)}, "kv_cache: .*68"),
-        ({"logits_dtype": lambda _: torch.bfloat16}, "logits_dtype: .*float32"),
+        ({"logits_dtype": lambda _: torch.float16}, "logits_dtype: .*float32"),
     ],
 )
 def test_deep_gemm_refuses_of_four_bits(change: dict, message: str) -> None:
@@ -383,17 +388,19 @@ def prompt_of_four_bits(name: str) -> tuple[dict, dict, dict]:
 
 @pytest.mark.usefixtures("blackwell")
 @pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("kind", FOUR_BITS)
 @pytest.mark.parametrize("name", ["prefill_mxfp4_ragged", "prefill_mxfp4_ragged_h32"])
-def test_deep_gemm_prefill_of_four_bits(name: str, clean: bool) -> None:
+def test_deep_gemm_prefill_of_four_bits(name: str, kind: str, clean: bool) -> None:
     call, inputs, expected = prompt_of_four_bits(name)
     s, skv = inputs["q"].shape[0], inputs["k"].shape[0]
     widest = int((inputs["k_end"] - inputs["k_start"]).max()) if inputs["compressed"] else 0
     logits = deep_gemm.fp8_fp4_mqa_logits(
-        **call, clean_logits=clean, max_seqlen_k=widest, executor="interpreter"
+        **call, clean_logits=clean, max_seqlen_k=widest, logits_dtype=FOUR_BITS[kind], executor="interpreter"
     )
-    assert logits.shape == (s, widest or skv) and logits.stride(0) * 4 % 1024 == 0
+    assert logits.dtype == FOUR_BITS[kind] and logits.shape == (s, widest or skv)
+    assert logits.stride(0) * logits.element_size() % 1024 == 0
     wanted = {"logits": expected["logits"][:, : widest or skv]}
-    require_scores("prefill_mxfp4", inputs, wanted, logits)
+    require_scores(f"prefill_{kind}", inputs, wanted, logits)
     assert torch.equal(logits == -math.inf, wanted["logits"].isnan()) or not clean
 
 
@@ -406,7 +413,7 @@ def test_deep_gemm_prefill_of_four_bits(name: str, clean: bool) -> None:
         ({"kv": lambda kv: (kv[0][:, :32], kv[1])}, "kv: "),
         ({"kv": lambda kv: (kv[0], kv[1].float())}, "kv: .*int32"),
         ({"kv": lambda kv: (kv[0].view(torch.float8_e4m3fn), kv[1])}, "kv: .*pairs of e2m1"),
-        ({"logits_dtype": lambda _: torch.bfloat16}, "logits_dtype: .*float32"),
+        ({"logits_dtype": lambda _: torch.float16}, "logits_dtype: .*float32"),
     ],
 )
 def test_deep_gemm_refuses_of_a_prompt_of_four_bits(change: dict, message: str) -> None:

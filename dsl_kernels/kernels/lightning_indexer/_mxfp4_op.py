@@ -19,10 +19,15 @@ MOST_QUERIES = 16
 PAIRS = ("torch.uint8", "torch.int8", "torch.float4_e2m1fn_x2")
 
 
+def kind_of(out: torch.Tensor | None) -> str:
+    """The kind of form whose scores have the dtype of `out`."""
+    return "mxfp4_bf16" if isinstance(out, torch.Tensor) and out.dtype == torch.bfloat16 else "mxfp4"
+
+
 def of_four_bits(
     given: dict[str, Any], by_row: Callable[[str, torch.Tensor, int, int], torch.Tensor]
 ) -> dict[str, Any]:
-    """The operands of the form "decode_mxfp4" for the op's arguments by name.
+    """The operands of the decode forms "mxfp4" for the op's arguments by name.
 
     `by_row` flattens [b, next_n, ...] to rows.
 
@@ -71,7 +76,7 @@ def of_four_bits(
 def of_prompts(
     q: torch.Tensor, q_scales: torch.Tensor, k: torch.Tensor, k_scales: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Queries, keys and their scales as the form "prefill_mxfp4" takes them.
+    """Queries, keys and their scales as the prefill forms "mxfp4" take them.
 
     Raises:
         ArgumentTypeError, InvalidArgumentError: one of another shape or dtype.

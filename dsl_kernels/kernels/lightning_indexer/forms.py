@@ -26,8 +26,11 @@ SCORES = {
     "any_bf16": "bfloat16",
     "blocks": "float32",
     "mxfp4": "float32",
+    "mxfp4_bf16": "bfloat16",
 }
 """Dtype of the scores by kind of form. A "plain" form has the name of its mode. Prefill has no "blocks"."""
+FOUR_BITS = ("mxfp4", "mxfp4_bf16")
+"""The kinds of form whose keys and queries have 4 bits."""
 
 
 def form_of(mode: str, kind: str) -> str:
@@ -261,10 +264,10 @@ FORMS = {
     **{
         form_of(mode, kind): of(SCORES[kind])
         for kind in SCORES
-        if kind not in ("plain", "blocks", "mxfp4")
+        if kind not in ("plain", "blocks", *FOUR_BITS)
         for mode, of in (("decode", _decode_any), ("prefill", _prefill_any))
     },
     form_of("decode", "blocks"): blocks.operands(_decode_any("float32")),
-    form_of("decode", "mxfp4"): mxfp4.operands(DECODE),
-    form_of("prefill", "mxfp4"): mxfp4.operands_of_prompts(_prefill_any("float32")),
+    **{form_of("decode", kind): mxfp4.operands(DECODE, SCORES[kind]) for kind in FOUR_BITS},
+    **{form_of("prefill", kind): mxfp4.operands_of_prompts(_prefill_any(SCORES[kind])) for kind in FOUR_BITS},
 }

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..._torch import torch
+from ...dtypes import DTYPES
 from ...problems.base import OperandSpec, Values, axis_strides
 from ...problems.layouts import INDEX_DIM
 from ...problems.mxfp4 import MXFP4_GROUP, mxfp4_of, pack_mxfp4_index_keys, quantise_mxfp4
@@ -30,8 +31,8 @@ def _wrong_scales(name: str, o: Mapping[str, Any], dims: Mapping[str, int]) -> t
     return wrong
 
 
-def operands(of_bytes: tuple[OperandSpec, ...]) -> tuple[OperandSpec, ...]:
-    """The operands of a decode, from those for keys of 8 bits."""
+def operands(of_bytes: tuple[OperandSpec, ...], scores: str) -> tuple[OperandSpec, ...]:
+    """The operands of a decode whose scores have the dtype `scores`, from those for keys of 8 bits."""
     query, *others = changed(
         of_bytes,
         q={
@@ -50,6 +51,7 @@ def operands(of_bytes: tuple[OperandSpec, ...]) -> tuple[OperandSpec, ...]:
             "doc": "per-head weights of each row, may be negative",
         },
         seq_lens={"doc": "keys visible to each row; 0 for a padded row"},
+        logits={"dtype": scores, "align": DTYPES[scores].bytes},
         block_table={
             "shape": ("lines", "max_pages"),
             "requires": ("lines == ceildiv(b, sharing)",),

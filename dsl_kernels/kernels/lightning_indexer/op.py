@@ -12,7 +12,7 @@ from ...ops._base import run
 from ...ops._library import torch_op
 from ...ops.workspace import Workspace
 from ...problems.layouts import INDEX_DIM
-from ._mxfp4_op import of_four_bits, of_prompts
+from ._mxfp4_op import kind_of, of_four_bits, of_prompts
 from .problem import BLOCK, FEW_HEADS, GRAIN, PAGE, form_of, pages_of
 
 # The kernels of the form "plain" (pages of 64, 128 dims, scores in fp32) are built for these numbers of
@@ -108,7 +108,7 @@ def lightning_indexer(
         of_rows = {"sharing": operands["sharing"]}
         run(
             "lightning_indexer",
-            form_of("decode", "mxfp4"),
+            form_of("decode", kind_of(out)),
             operands,
             executor,
             variant,
@@ -301,7 +301,7 @@ def lightning_indexer_prefill(
         q_scales: None, or [s, heads] int32, rows at a stride of a multiple of 16 bytes. Then queries and keys
             have 4 bits (MXFP4, sm_100a only): `q` is [s, heads, 64] bytes, `k` [skv, 64] bytes, and
             `k_scales` [skv] int32. A number holds four UE8M0 bytes, each for 32 dims, the first ones lowest
-            (`problems.mxfp4.quantise_mxfp4`). `out` is float32.
+            (`problems.mxfp4.quantise_mxfp4`).
         k_start, k_end: [s] int32, half-open window of each row. Keys before 0 and past skv do not count. A
             window that ends before it starts is empty.
         compressed: a row's scores begin with the first key of its window: column j is key max(k_start, 0) +
@@ -330,7 +330,7 @@ def lightning_indexer_prefill(
     if q_scales is None:
         kind = _kind(q, out, 3)
     else:
-        kind = "mxfp4"
+        kind = kind_of(out)
         operands |= of_prompts(q, q_scales, k, k_scales)
     if compressed or kind != "plain":
         kind = "any" if kind == "plain" else kind

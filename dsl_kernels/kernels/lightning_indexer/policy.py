@@ -9,7 +9,15 @@ from ...arch import ArchSpec, GpuSpec
 from ...tile.lang import LaunchPlan, Policy
 from .._rows import resized
 from .problem import PAGE, parts_of
-from .program.common import BLACKWELL_N, HOPPER_N, SPLITS, START_TILES, hopper_groups, rows_of_product
+from .program.common import (
+    BLACKWELL_N,
+    HOPPER_N,
+    SPLITS,
+    START_TILES,
+    hopper_groups,
+    of_four_bits,
+    rows_of_product,
+)
 
 # Models so far have these numbers of heads. For them, decode has a specialised kernel for one query.
 USUAL_HEADS = (32, 64)
@@ -25,7 +33,7 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     if k.kind == "blocks" and (k.mode != "decode" or k.queries != 1 or k.evict):
         return False
     # Of several queries, two accumulators have 128 heads each.
-    if k.kind == "mxfp4" and (not arch.tmem_columns or k.evict or 1 < k.queries < BLACKWELL_N // k.heads):
+    if of_four_bits(k) and (not arch.tmem_columns or k.evict or 1 < k.queries < BLACKWELL_N // k.heads):
         return False
     if arch.tmem_columns:
         if k.tile != 128 or k.resident != 1:
@@ -33,7 +41,7 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
         if k.mode == "prefill":
             most = min(BLACKWELL_ROWS, BLACKWELL_N // k.heads)
             return not k.evict and k.queries <= most < 2 * k.queries and (level > 0 or k.stages == 6)
-        more = ((16, 8, 0),) if k.kind == "mxfp4" else ((8, 6, 0), (16, 4, 0))
+        more = ((16, 8, 0),) if of_four_bits(k) else ((8, 6, 0), (16, 4, 0))
         shapes = ((1, 8, 0), *more) if usual else ((8, 6, 0),)
         return level > 0 or (k.queries, k.stages, k.evict) in _kept(k, shapes)
     if k.mode == "prefill":
@@ -62,7 +70,7 @@ def _kept(k: SimpleNamespace, shapes: tuple[tuple[int, ...], ...]) -> tuple[tupl
     Copies of blocks set no L2 eviction policy.
     """
     one = ((*shapes[0][:-1], 0),)
-    return {"plain": shapes, "blocks": one, "mxfp4": shapes}.get(k.kind, shapes[-1:])
+    return {"blocks": one, "any": shapes[-1:], "any_bf16": shapes[-1:]}.get(k.kind, shapes)
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:

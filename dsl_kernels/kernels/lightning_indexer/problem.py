@@ -6,7 +6,7 @@ take pages of a multiple of 16 tokens, keys of 16 to 128 dims and 1 to 64 heads.
 row's scores from column 0 on. Their scores are fp32 or bf16. The form "decode_blocks" reads pages or lists of
 blocks of 8 tokens, with scales in fp32 or UE8M0 bytes. It can write the greatest score of each 8 keys:
 DeepSeek-V4.1 selects on these two levels. The forms "mxfp4" take keys and queries of 4 bits and 1 to 64
-heads.
+heads, with scores in fp32 or bf16.
 Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h64_d128_topk2048_ps64.
 """
 
@@ -25,12 +25,13 @@ from ...errors import ArgumentTypeError, InvalidArgumentError
 from ...problems.base import ROW_GRIDS, WIDE_SCORES, Comparison, Oracle, PointName, Workload
 from ...problems.layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 from . import blocks, mxfp4
-from .forms import FORMS, GRAIN, MOST_HEADS, PAGE, PAGE_BYTES, SCORES, form_of, parts_of
+from .forms import FORMS, FOUR_BITS, GRAIN, MOST_HEADS, PAGE, PAGE_BYTES, SCORES, form_of, parts_of
 
 __all__ = [
     "BLOCK",
     "FEW_HEADS",
     "FORMS",
+    "FOUR_BITS",
     "GRAIN",
     "MOST_HEADS",
     "PAGE",
@@ -121,7 +122,7 @@ def _lens(p: Mapping[str, Any]) -> list[list[int]]:
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     p = dict(workload.params)
     mode, kind = parts_of(workload.form)
-    if kind == "mxfp4" and mode == "decode":
+    if kind in FOUR_BITS and mode == "decode":
         return mxfp4.make(p, _lens(p), generator)
     if kind != "plain":
         p["heads"] = p["index_heads"] if "index_heads" in p else p["heads"]
@@ -134,7 +135,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 def _make_prefill(p: Mapping[str, Any], kind: str, generator: torch.Generator) -> dict[str, Any]:
     s, skv, dim, device = p["s"], p["skv"], p.get("index_dim", INDEX_DIM), generator.device
-    if kind == "mxfp4":
+    if kind in FOUR_BITS:
         drawn = mxfp4.rows_and_keys(p, generator)
     else:
         q, weights = _queries((s,), p["heads"], generator, dim)
@@ -202,7 +203,7 @@ def _score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: t
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Float64 logits, NaN where the kernel writes nothing."""
     mode, kind = parts_of(form)
-    if kind == "mxfp4" and mode == "decode":
+    if kind in FOUR_BITS and mode == "decode":
         return {"logits": mxfp4.logits_of(inputs)}
     if kind == "blocks":
         logits = _logits_of_blocks(inputs)
@@ -291,7 +292,7 @@ def compare(
 def _of_a_row(form: str, dims: Mapping[str, int]) -> tuple[int, float, float]:
     """Heads of a call, bytes of a key with its scale, and bytes of a score."""
     kind = parts_of(form)[1]
-    key = mxfp4.TOKEN_BYTES if kind == "mxfp4" else dims.get("index_dim", INDEX_DIM) + 4.0
+    key = mxfp4.TOKEN_BYTES if kind in FOUR_BITS else dims.get("index_dim", INDEX_DIM) + 4.0
     return dims["heads" if kind == "plain" else "index_heads"], key, float(DTYPES[SCORES[kind]].bytes)
 
 
@@ -319,7 +320,7 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
         if parts_of(form)[0] == "prefill"
         else float(dims["b"] * dims["next_n"] * dims["max_len"])
     )
-    if parts_of(form)[1] == "mxfp4":
+    if parts_of(form)[1] in FOUR_BITS:
         return {"float4_e2m1x2": 2.0 * heads * INDEX_DIM * pairs, "float32": 3.0 * heads * pairs}
     return {"float8_e4m3": 2.0 * heads * (key - 4) * pairs, "float32": 3.0 * heads * pairs}
 
@@ -373,6 +374,9 @@ def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
         yield form_of("decode", "mxfp4"), {"b": b, "len": 32768, "index_heads": heads, "next_n": next_n}
     for s, heads in product((1024, 4096), (64, 32)):
         yield form_of("prefill", "mxfp4"), {"s": s, "skv": 32768, "index_heads": heads}
+    for heads in (64, 32):
+        yield form_of("decode", "mxfp4_bf16"), {"b": 16, "len": 32768, "index_heads": heads}
+        yield form_of("prefill", "mxfp4_bf16"), {"s": 1024, "skv": 32768, "index_heads": heads}
 
 
 def _points_of_blocks() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -437,9 +441,9 @@ def _share_workloads(form: str, other: str) -> bool:
     Workloads of a plain form fit the other forms of its mode, and workloads with fp32 scores fit bf16 scores.
     """
     (mode, kind), (wanted, as_kind) = parts_of(form), parts_of(other)
-    if {"blocks", "mxfp4"} & {kind, as_kind}:
+    if "blocks" in (kind, as_kind) or (kind in FOUR_BITS) != (as_kind in FOUR_BITS):
         return form == other
-    return mode == wanted and as_kind != "plain" and kind in ("plain", "any", as_kind)
+    return mode == wanted and as_kind != "plain" and kind in ("plain", "any", "mxfp4", as_kind)
 
 
 PROBLEM = Oracle(

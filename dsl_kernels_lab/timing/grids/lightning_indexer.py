@@ -76,7 +76,7 @@ def _prepare_any(point: Point, seed: int) -> Fixture:
     """Inputs drawn by the problem, for each turn its own."""
     p, (mode, kind) = dict(point.params), parts_of(point.form)
     generator = torch.Generator(measure.DEVICE).manual_seed(seed)
-    score = torch.bfloat16 if kind == "any_bf16" else torch.float32
+    score = getattr(torch, problem.SCORES[kind])
     keys = p["skv"] if mode == "prefill" else p["b"] * p["len"]
     turns = 1 if mode == "prefill" else bench.turns(keys * float(_token(kind, p)))
     page = p.get("page_size", PAGE)
@@ -194,8 +194,11 @@ USUAL = {
         }
         for kind, dim in (("any", 64), ("any_bf16", 128), ("blocks", 128))
     },
-    problem.form_of("decode", "mxfp4"): {"b": 16, "len": 32768, "index_heads": 64},
-    problem.form_of("prefill", "mxfp4"): {"s": 4096, "skv": 32768, "index_heads": 64},
+    **{
+        problem.form_of(mode, kind): {**sizes, "index_heads": 64}
+        for kind in problem.FOUR_BITS
+        for mode, sizes in (("decode", {"b": 16, "len": 32768}), ("prefill", {"s": 4096, "skv": 32768}))
+    },
     **{
         problem.form_of("prefill", kind): {"s": 4096, "skv": 32768, "index_heads": 64, "index_dim": dim}
         for kind, dim in (("any", 64), ("any_bf16", 128))
@@ -207,7 +210,7 @@ TOKEN = 132
 
 def _token(kind: str, p: Mapping[str, Any]) -> int:
     """Bytes of a key with its scales, by the kind of form and the sizes of a point."""
-    if kind == "mxfp4":
+    if kind in problem.FOUR_BITS:
         return mxfp4.TOKEN_BYTES
     return TOKEN if kind == "plain" else int(p["index_dim"]) + 4
 

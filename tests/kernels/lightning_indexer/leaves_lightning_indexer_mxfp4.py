@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from leaf_probes import Probe, case
-from leaves_lightning_indexer_sm100 import _given, _integers, _logits
+from leaves_lightning_indexer_sm100 import SCORES, _given, _integers, _logits
 
 from dsl_kernels.kernels.lightning_indexer.leaves import mxfp4 as text
 
@@ -29,23 +29,23 @@ def place_factors_from(p: Probe, first: int) -> None:
     )  # fmt: skip
 
 
-@case(text.store_scores, length=(128, 170, 300))
-def store_scores(p: Probe, length: int) -> None:
+@case(text.store_scores, length=(128, 170, 300), dtype=SCORES)
+def store_scores(p: Probe, length: int, dtype: torch.dtype) -> None:
     lengths = _integers(p, "length", [length, *[0] * 31], out=False)
-    p.call(_logits(p, 3, 1), _given(p, "logit"), lengths, p.dim("seq", 2), p.dim("key", 128))
+    p.call(_logits(p, 3, 1, dtype=dtype), _given(p, "logit"), lengths, p.dim("seq", 2), p.dim("key", 128))
 
 
-@case(text.store_query, query=(1, 3))
-def store_query(p: Probe, query: int) -> None:
+@case(text.store_query, query=(1, 3), dtype=SCORES)
+def store_query(p: Probe, query: int, dtype: torch.dtype) -> None:
     lengths = _integers(p, "length", [0, 170, 300, 0] * 8, out=False)
     sizes = (p.dim("seq", 2), p.dim("query", query), p.dim("next_n", 3), p.dim("key", 128))
-    p.call(_logits(p, 3, 3), _given(p, "logit"), lengths, *sizes)
+    p.call(_logits(p, 3, 3, dtype=dtype), _given(p, "logit"), lengths, *sizes)
 
 
-@case(text.store_row, compressed=(0, 1))
-def store_row(p: Probe, compressed: int) -> None:
+@case(text.store_row, compressed=(0, 1), dtype=SCORES)
+def store_row(p: Probe, compressed: int, dtype: torch.dtype) -> None:
     windows = (
         _integers(p, text, value, 2, out=False) for text, value in (("begin", [0, 140]), ("size", [260, 70]))
     )
     sizes = (p.dim("row", 5), p.dim("key", 128), p.dim("compressed", compressed))
-    p.call(_logits(p, 9), _given(p, "logit"), *windows, 1, *sizes)
+    p.call(_logits(p, 9, dtype=dtype), _given(p, "logit"), *windows, 1, *sizes)

@@ -76,6 +76,17 @@ WALKED = {
                     "skip_below": 0, "compressed": 0},
 }  # fmt: skip
 
+# Keys of 4 bits, which only Blackwell scores: fewer heads than kernels are built for, and scores in bf16.
+RECORDED = [
+    *(registry.Call("lightning_indexer", f"decode_{kind}", "sm_100a",
+                    {**WALKED["decode_mxfp4"], "index_heads": heads, "b": b, "next_n": n, "rows": b * n,
+                     "lines": b})
+      for kind, heads, b, n in product(("mxfp4", "mxfp4_bf16"), (8, 24, 32, 40, 64), (1, 16), (1, 3))),
+    *(registry.Call("lightning_indexer", f"prefill_{kind}", "sm_100a",
+                    {**WALKED["prefill_mxfp4"], "index_heads": heads})
+      for kind, heads in product(("mxfp4", "mxfp4_bf16"), (16, 32, 48))),
+]  # fmt: skip
+
 EMULATED = ("decode_tiny", "decode_ragged", "decode_mtp3", "prefill_tiny", "prefill_ragged")
 AGREED = ("decode_ragged", "prefill_ragged")
 CHEAP = {"sm_90a": "decode_h32_q1_", "sm_100a": "decode_h32_q1_"}

@@ -53,8 +53,9 @@ def test_a_share_of_many_tiles(variant: Variant, interleaving: Interleaving, eve
     if variant.knobs["kind"] == "blocks":
         blocks = {"index_heads": 64, "index_dim": 128, "page_size": 64, "block_size": 8, "maxima": 1}
         workload = Workload(f"{name}_blocks", "edge", "decode_blocks", sizes | blocks)
-    elif variant.knobs["kind"] == "mxfp4":
-        workload = Workload(f"{name}_mxfp4", "edge", "decode_mxfp4", {**sizes, "index_heads": 64})
+    elif variant.knobs["kind"].startswith("mxfp4"):
+        four_bits = Workload(f"{name}_mxfp4", "edge", "decode_mxfp4", {**sizes, "index_heads": 64})
+        workload = trial.fitted(variant, four_bits)
     else:
         workload = trial.fitted(variant, Workload(name, "edge", "decode", {**sizes, "heads": 64}))
     with mock.patch.dict(GPUS, {name: gpu.with_sms(SMS) for name, gpu in GPUS.items()}):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ....device.torch.warps import shuffle
 from ....tile.counting import moves
 from ....tile.frontend import unrolled
-from ....tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
+from ....tile.kinds import Float32, Int32, LeafRecorder, Registers, Shared, Writes
 from ....tile.leaf_text import WARP, by_text
+from .walk import Scores
 
 
 @by_text
@@ -31,7 +32,7 @@ def place_factors_from(
 @moves(stored=lambda logit: logit)
 @by_text
 def store_scores(
-    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32],
+    m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32],
     length: Registers[Int32], seq: Int32,
     key: Int32,
 ) -> None:  # fmt: skip
@@ -44,7 +45,7 @@ def store_scores(
 @moves(stored=lambda logit, query, next_n: logit if query < next_n else 0)
 @by_text
 def store_query(
-    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32],
+    m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32],
     length: Registers[Int32], seq: Int32, query: Int32, next_n: Int32, key: Int32,
 ) -> None:  # fmt: skip
     """Store the logit of this thread's key and a query, if the query has the key."""
@@ -56,7 +57,7 @@ def store_query(
 @moves(stored=lambda logit: logit)
 @by_text
 def store_row(
-    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32],
+    m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32],
     begin: Registers[Int32], size: Registers[Int32], j: int, row: Int32, key: Int32, compressed: Int32,
 ) -> None:  # fmt: skip
     """Store the logit of this thread's key and row `row`, the `j`-th of its group, if the row has the key."""

@@ -22,6 +22,7 @@ from ....tile.lang import Body, Guard, Knob, Schedule, built_for
 from ....tile.program import TileProgram
 from .. import problem
 from . import decode, mxfp4, mxfp4_rows, prefill
+from .common import of_four_bits
 
 KNOBS = (
     Knob(
@@ -60,14 +61,14 @@ ANY_HEADS = (32, 64)
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    if k.kind == "mxfp4" and arch.tmem_columns:
+    if of_four_bits(k) and arch.tmem_columns:
         return (mxfp4 if k.queries == 1 else mxfp4_rows).blackwell(k)
     mode = prefill if k.mode == "prefill" else decode
     return (mode.blackwell if arch.tmem_columns else mode.hopper)(k)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    if k.kind == "mxfp4" and arch.tmem_columns:
+    if of_four_bits(k) and arch.tmem_columns:
         return (mxfp4 if k.queries == 1 else mxfp4_rows).bodies(k)
     return (prefill if k.mode == "prefill" else decode).bodies(k, arch)
 

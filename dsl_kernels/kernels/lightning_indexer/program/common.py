@@ -102,12 +102,17 @@ def rows_of_product(k: SimpleNamespace, most_columns: int) -> Size:
     return Size(min(k.queries, MOST_ROWS, most_columns // k.heads), "ROWS_PER_PRODUCT")
 
 
+def of_four_bits(k: SimpleNamespace) -> bool:
+    """Whether keys and queries have 4 bits."""
+    return k.kind in problem.FOUR_BITS
+
+
 def of_any(k: SimpleNamespace) -> bool:
     """Whether a kernel takes pages of any size, and fewer dims and heads than it is built for.
 
     Zeros fill the dims and heads that are left.
     """
-    return k.kind not in ("plain", "mxfp4")
+    return k.kind != "plain" and not of_four_bits(k)
 
 
 def of_blocks(k: SimpleNamespace) -> bool:

@@ -40,6 +40,7 @@ from .common import (
     inputs,
     of_any,
     of_blocks,
+    of_four_bits,
     rows_map,
     rows_of_product,
     scales_apart,
@@ -284,7 +285,7 @@ def _read(
         )  # fmt: skip
     else:
         # The rows of a sequence may share a line of the table.
-        line = inline(row // s.sharing if m.k.kind == "mxfp4" else row)
+        line = inline(row // s.sharing if of_four_bits(m.k) else row)
         walk.table_entries(
             m, entry, s.block_table, line, first=first, step=step, pages=m.c.pages, last=last,
         )  # fmt: skip
