@@ -13,7 +13,7 @@ from .forms import MOST_HEADS, PAGE
 from .mxfp4 import KEY_BYTES
 from .problem import pages_of
 
-# A sequence with more queries is scored as rows of one query each.
+# A sequence with more queries is scored as groups of queries that share a line of the table.
 MOST_QUERIES = 16
 # Pairs of numbers of 4 bits come as bytes, or as torch's own dtype of them.
 PAIRS = ("torch.uint8", "torch.int8", "torch.float4_e2m1fn_x2")
@@ -24,12 +24,10 @@ def kind_of(out: torch.Tensor | None) -> str:
     return "mxfp4_bf16" if isinstance(out, torch.Tensor) and out.dtype == torch.bfloat16 else "mxfp4"
 
 
-def of_four_bits(
-    given: dict[str, Any], by_row: Callable[[str, torch.Tensor, int, int], torch.Tensor]
-) -> dict[str, Any]:
+def of_four_bits(given: dict[str, Any], by_row: Callable[..., torch.Tensor]) -> dict[str, Any]:
     """The operands of the decode forms "mxfp4" for the op's arguments by name.
 
-    `by_row` flattens [b, next_n, ...] to rows.
+    `by_row` views [b, next_n, ...] as rows of some queries each, by default of one.
 
     Raises:
         ArgumentTypeError, InvalidArgumentError: an argument that the form does not take, or one of another
@@ -62,14 +60,16 @@ def of_four_bits(
     }
     scales = by_row("q_scales", flat.get("q_scales", scales), b, next_n)
     rows = {name: flat.get(name, given[name]) for name in ("q", "weights", "seq_lens", *given_out)}
-    if many := next_n > MOST_QUERIES:
-        rows = {name: by_row(name, x, b, next_n) for name, x in rows.items()}
+    each = next_n
+    if next_n > MOST_QUERIES:
+        each = max(n for n in range(1, MOST_QUERIES + 1) if next_n % n == 0)
+        rows = {name: by_row(name, x, b, next_n, each) for name, x in rows.items()}
     return {
         "q": rows["q"].view(torch.uint8),
         "q_scales": scales.flatten(0, 1) if next_n == 1 else scales[:, 0],
         "k_cache": pages_of(given["k_cache"], PAGE, KEY_BYTES, KEY_BYTES), "weights": rows["weights"],
         "seq_lens": rows["seq_lens"], "block_table": given["block_table"], "logits": rows.get("out"),
-        "skip_below": given["skip_below"], "sharing": next_n if many else 1,
+        "skip_below": given["skip_below"], "sharing": max(1, next_n // max(1, each)),
     }  # fmt: skip
 
 

@@ -71,8 +71,10 @@ def lightning_indexer(
             2^(byte - 127), as in vLLM's cache for Blackwell. Kernels read one of the four. With "mxfp4"
             (sm_100a only) keys and queries have 4 bits: `q` is [b, next_n, heads, 64] bytes, pairs of e2m1;
             `k_cache` is [pages, 64, 1, 68], 64 bytes per token, then 4 UE8M0 bytes per token
-            (`problems.mxfp4.pack_mxfp4_index_keys`). The stride of pages is a multiple of 64 bytes. The keys
-            of a sequence are read once for up to 16 queries, and of more queries once for each.
+            (`problems.mxfp4.pack_mxfp4_index_keys`). The stride of pages is a multiple of 64 bytes. Any
+            next_n is served, so a prompt can be scored over its pages, with the keys that each token sees as
+            `seq_lens`. The keys of a sequence are read once for up to 16 queries. More queries form groups of
+            the greatest divisor of next_n up to 16, and the keys are read once for each group.
         q_scales: with "mxfp4" [b, next_n, heads] or [b * next_n, heads] int32, rows at a stride of a multiple
             of 16 bytes. A number holds the four UE8M0 bytes of a head, each for 32 dims, the first ones
             lowest (`problems.mxfp4.quantise_mxfp4`).
@@ -209,11 +211,11 @@ def _require_unit(page_size: int, unit: int) -> None:
         )
 
 
-def _by_row(name: str, tensor: torch.Tensor, b: int, next_n: int) -> torch.Tensor:
-    """View [b, next_n, ...] as [b * next_n, 1, ...]."""
+def _by_row(name: str, tensor: torch.Tensor, b: int, next_n: int, each: int = 1) -> torch.Tensor:
+    """View [b, next_n, ...] as [b * next_n / each, each, ...]."""
     if tensor.dim() > 1 and tensor.shape[:2] == (b, next_n):
         try:
-            return tensor if next_n == 1 else tensor.view(b * next_n, 1, *tensor.shape[2:])
+            return tensor if next_n == each else tensor.view(b * next_n // each, each, *tensor.shape[2:])
         except RuntimeError:
             pass
     raise InvalidArgumentError(

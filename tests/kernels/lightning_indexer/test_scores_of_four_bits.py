@@ -10,6 +10,7 @@ import torch
 
 from dsl_kernels import ops
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError
+from dsl_kernels.kernels.lightning_indexer import op
 from dsl_kernels.ops import _base
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.mxfp4 import mxfp4_of, pack_mxfp4_index_keys, quantise_mxfp4
@@ -90,18 +91,56 @@ def test_rows_of_weights_and_scales_may_be_flat() -> None:
     assert scores.shape == (2, 3, 192) and torch.equal(scores[there], expected[there])
 
 
-def test_more_queries_than_kernels_take_are_rows_of_their_own() -> None:
-    """Twice the three queries, then three times as many as one kernel scores at once."""
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
+    """Of each launch: sequences, queries of each, and sequences that share a line of the table."""
+    found, run = [], op.run
+
+    def noted(name: str, form: str, operands: dict[str, Any], *others: Any) -> None:
+        found.append((*operands["q"].shape[:2], operands["sharing"]))
+        run(name, form, operands, *others)
+
+    monkeypatch.setattr(op, "run", noted)
+    return found
+
+
+def test_more_queries_than_kernels_take_are_groups(groups: list[tuple[int, int, int]]) -> None:
+    """Six queries, then two groups of nine, then three of fifteen."""
     given = drawn(32)
     expected = ops.lightning_indexer(**given, **CPU)
-    for times in (2, 6):
+    for times, each in ((2, 6), (6, 9), (15, 15)):
         many = {n: x.repeat(1, times, *[1] * (x.dim() - 2)) if n in REPEATED else x for n, x in given.items()}
         scores = ops.lightning_indexer(**many, **CPU)
         assert scores.shape == (2, 3 * times, 192)
-        assert _base.selections()[-1].variant.knobs["queries"] == (16 if times == 2 else 1)
+        assert groups[-1] == (6 * times // each, each, 3 * times // each)
         there = torch.arange(192) < given["seq_lens"][..., None]
         for part in scores.split(3, dim=1):
             torch.testing.assert_close(part[there], expected[there], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "each", "dtype"), [(48, 16, torch.float32), (48, 16, torch.bfloat16), (17, 1, torch.float32)]
+)
+def test_a_prompt_over_pages_reads_keys_once_for_a_group(
+    tokens: int, each: int, dtype: torch.dtype, groups: list[tuple[int, int, int]]
+) -> None:
+    """The last tokens of two sequences, each of which sees the tokens before it."""
+    given = drawn(24, tokens)
+    after = torch.arange(tokens, dtype=torch.int32)
+    given["seq_lens"] = torch.stack([after + 100, (after - 5).clamp(min=0)])
+    out = torch.full((2, tokens, 192), -torch.inf, dtype=dtype)
+    assert ops.lightning_indexer(**given, out=out, **CPU) is out
+    assert groups == [(2 * tokens // each, each, tokens // each)]
+    close_to(out, scores_of(given))
+
+
+def test_queries_of_a_prompt_that_lie_unevenly_are_refused() -> None:
+    given = drawn(8, 34)
+    given["q"] = given["q"][:, 1:]
+    given |= {name: given[name][:, 1:].contiguous() for name in ("q_scales", "weights")}
+    given["seq_lens"] = torch.ones(2, 33, dtype=torch.int32)
+    with pytest.raises(InvalidArgumentError, match=r"q.*first two axes can be viewed as one"):
+        ops.lightning_indexer(**given, **CPU)
 
 
 def prompt(heads: int = 64) -> dict[str, Any]:
