@@ -82,6 +82,20 @@ def test_scores_follow_the_dtype_of_out(heads: int, next_n: int) -> None:
     close_to(out, scores_of(given))
 
 
+@pytest.mark.parametrize("heads", [8, 24, 40])
+def test_heads_that_are_not_there_add_nothing_to_extreme_scales(heads: int) -> None:
+    """Keys times 2^125 and 2^-127, against queries times 2^-117; the bytes after a row of heads are NaN."""
+    given = drawn(heads)
+    given["k_cache"].view(12, -1)[:, 4096:] = torch.tensor([252, 252, 0, 252], dtype=torch.uint8).repeat(64)
+    given["q_scales"] = torch.full((2, 3, heads), 0x0A0A0A0A, dtype=torch.int32)
+    for name in ("q_scales", "weights"):
+        wide = torch.full((2, 3, heads + 4), -1, dtype=torch.int32).view(given[name].dtype)
+        wide[..., :heads] = given[name]
+        given[name] = wide[..., :heads]
+    out = torch.full((2, 3, 192), -torch.inf)
+    close_to(ops.lightning_indexer(**given, out=out, **CPU), scores_of(given))
+
+
 def test_rows_of_weights_and_scales_may_be_flat() -> None:
     given = drawn()
     expected = ops.lightning_indexer(**given, **CPU)
