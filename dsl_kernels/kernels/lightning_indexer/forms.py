@@ -49,80 +49,51 @@ def _outside_keys(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]],
 
 
 _SKIP = OperandSpec(
-    "skip_below",
-    (),
-    "int32",
-    "scalar",
-    doc="rows with at most this many keys are not scored",
+    "skip_below", (), "int32", "scalar", doc="rows with at most this many keys are not scored",
     limits=(0, INT32_MAX),
-)
+)  # fmt: skip
 
 _DECODE_SIZES = (
     OperandSpec(
-        "seq_lens",
-        ("b", "next_n"),
-        "int32",
-        doc="keys visible to each query; 0 for a padded row",
-        row_stride="seq_lens_stride",
-        align=4,
-        values=(Values("0 to min(64 * max_pages, stride)", wrong_lengths),),
-        longest="max_len",
+        "seq_lens", ("b", "next_n"), "int32", doc="keys visible to each query; 0 for a padded row",
+        row_stride="seq_lens_stride", align=4,
+        values=(Values("0 to min(64 * max_pages, stride)", wrong_lengths),), longest="max_len",
     ),
     OperandSpec(
-        "block_table",
-        ("b", "max_pages"),
-        "int32",
-        doc="page ids; kernels do not follow entries past ceil(len / 64)",
-        row_stride="block_table_stride",
+        "block_table", ("b", "max_pages"), "int32",
+        doc="page ids; kernels do not follow entries past ceil(len / 64)", row_stride="block_table_stride",
         align=4,
         values=(Values("page ids from 0 to pages - 1 in the first ceil(len / 64) entries", wrong_units),),
     ),
-)
+)  # fmt: skip
 
 
 def _scores_of_steps(dtype: str, page: str) -> OperandSpec:
     """Scores of a decode over a table of pages of `page` tokens."""
     return OperandSpec(
-        "logits",
-        ("b", "next_n", "stride"),
-        dtype,
-        "out",
+        "logits", ("b", "next_n", "stride"), dtype, "out",
         doc="scores; columns at and beyond the length stay as they were",
-        strides=axis_strides("logits", "bn"),
-        align=DTYPES[dtype].bytes,
-        argument="out",
-        sizes={"stride": f"max_pages * {page}"},
-        of_nothing=-math.inf,
-    )
+        strides=axis_strides("logits", "bn"), align=DTYPES[dtype].bytes, argument="out",
+        sizes={"stride": f"max_pages * {page}"}, of_nothing=-math.inf,
+    )  # fmt: skip
 
 
 DECODE = (
     OperandSpec(
-        "q",
-        ("b", "next_n", "heads", INDEX_DIM),
-        "float8_e4m3",
-        strides=axis_strides("q", "bnh"),
+        "q", ("b", "next_n", "heads", INDEX_DIM), "float8_e4m3", strides=axis_strides("q", "bnh"),
         doc="queries; any q scale is folded into weights",
     ),
     OperandSpec(
-        "k_cache",
-        ("pages", PAGE_BYTES),
-        "uint8",
-        row_stride="k_cache_stride",
+        "k_cache", ("pages", PAGE_BYTES), "uint8", row_stride="k_cache_stride",
         requires=(f"k_cache_stride % {INDEX_DIM} == 0",),
         doc="paged keys: 64 x 128 e4m3, then 64 fp32 scales",
     ),
     OperandSpec(
-        "weights",
-        ("b", "next_n", "heads"),
-        "float32",
-        strides=axis_strides("weights", "bn"),
+        "weights", ("b", "next_n", "heads"), "float32", strides=axis_strides("weights", "bn"),
         doc="per-head weights, may be negative",
     ),
-    *_DECODE_SIZES,
-    _scores_of_steps("float32", str(PAGE)),
-    _SKIP,
-)
+    *_DECODE_SIZES, _scores_of_steps("float32", str(PAGE)), _SKIP,
+)  # fmt: skip
 
 
 def _of_any_page(spec: OperandSpec) -> OperandSpec:
@@ -174,19 +145,11 @@ def _decode_any(dtype: str) -> tuple[OperandSpec, ...]:
 def _windows(wide: tuple[Values, ...] = ()) -> tuple[OperandSpec, ...]:
     return (
         OperandSpec(
-            "k_start",
-            ("s",),
-            "int32",
-            doc="first key of each row",
-            align=4,
+            "k_start", ("s",), "int32", doc="first key of each row", align=4,
             values=(Values("0 to skv", _outside_keys("k_start"), "the nearest key"),),
         ),
         OperandSpec(
-            "k_end",
-            ("s",),
-            "int32",
-            doc="one past the last key of each row",
-            align=4,
+            "k_end", ("s",), "int32", doc="one past the last key of each row", align=4,
             values=(
                 Values("0 to skv", _outside_keys("k_end"), "the nearest key"),
                 Values("at least k_start", lambda o, dims: o["k_end"] < o["k_start"], "an empty window"),
@@ -194,24 +157,16 @@ def _windows(wide: tuple[Values, ...] = ()) -> tuple[OperandSpec, ...]:
             ),
             longest="skv",
         ),
-    )
+    )  # fmt: skip
 
 
 def _scores_of_rows(dtype: str, doc: str, fits: str) -> OperandSpec:
     """Scores of a prefill; `fits` is the rule for the width of rows."""
     return OperandSpec(
-        "logits",
-        ("s", "stride"),
-        dtype,
-        "out",
-        doc=doc,
-        row_stride="logits_stride",
-        align=DTYPES[dtype].bytes,
-        argument="out",
-        sizes={"stride": "ceildiv(skv, 4) * 4"},
-        requires=(fits,),
-        of_nothing=-math.inf,
-    )
+        "logits", ("s", "stride"), dtype, "out", doc=doc, row_stride="logits_stride",
+        align=DTYPES[dtype].bytes, argument="out", sizes={"stride": "ceildiv(skv, 4) * 4"},
+        requires=(fits,), of_nothing=-math.inf,
+    )  # fmt: skip
 
 
 PREFILL = (

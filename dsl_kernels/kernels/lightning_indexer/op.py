@@ -107,17 +107,8 @@ def lightning_indexer(
             },
             _by_row,
         )  # fmt: skip
-        of_rows = {"sharing": operands["sharing"]}
-        run(
-            "lightning_indexer",
-            form_of("decode", kind_of(out)),
-            operands,
-            executor,
-            variant,
-            arch,
-            workspace,
-            of_rows,
-        )
+        form, of_rows = form_of("decode", kind_of(out)), {"sharing": operands["sharing"]}
+        run("lightning_indexer", form, operands, executor, variant, arch, workspace, of_rows)
         logits: torch.Tensor = operands["logits"]
         return logits.view(*q.shape[:2], -1) if out is None else out
     if q_scales is not None:

@@ -25,12 +25,7 @@ from . import decode, mxfp4, mxfp4_rows, prefill
 from .common import of_four_bits
 
 KNOBS = (
-    Knob(
-        "mode",
-        "",
-        (("decode", "prefill"),),
-        "decode: paged keys; prefill: flat keys with a window per row",
-    ),
+    Knob("mode", "", (("decode", "prefill"),), "decode: paged keys; prefill: flat keys, a window per row"),
     Knob("heads", "h", ((64, 32, 24, 16, 8),), "index heads"),
     Knob(
         "queries",
@@ -47,7 +42,8 @@ KNOBS = (
         "",
         ((*problem.SCORES,),),
         "any: pages of any size, fewer dims and heads, scores in fp32 or bf16; "
-        "blocks: also lists of blocks of tokens; plain: pages of 64, 128 dims, all heads",
+        "blocks: also lists of blocks of tokens; mxfp4: 4 bits, fewer heads, scores in fp32 or bf16; "
+        "plain: pages of 64, 128 dims, all heads",
         plain="plain",
     ),
 )

@@ -218,18 +218,9 @@ def weights_map(rows: str, k: SimpleNamespace) -> TensorMap:
 def score_product(unit: str, role: str, m: int, n: int, acc: str) -> Mma:
     """The product S = K Q^T of a tile."""
     return Mma(
-        "score",
-        unit,
-        role,
-        m,
-        n,
-        INDEX_DIM,
-        FP8,
-        a="keys",
-        b="queries",
-        acc=acc,
+        "score", unit, role, m, n, INDEX_DIM, FP8, a="keys", b="queries", acc=acc,
         doc="S[keys, heads] = K Q^T",
-    )
+    )  # fmt: skip
 
 
 def hopper_registers(k: SimpleNamespace, keys: int, each: int, *more: str) -> tuple[Buffer, ...]:

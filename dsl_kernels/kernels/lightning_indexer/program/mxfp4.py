@@ -34,6 +34,16 @@ QUERY_STAGES = 2
 
 
 def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
+    if k.mode == "prefill":
+        return (
+            _rows_map(
+                "query_map", "q", ("index_heads", "s"), ("q_stride_h", "q_stride_s"), (k.heads, k.queries)
+            ),
+            _heads_map("weight_map", "weights", "FLOAT32", ("s",), k),
+            _heads_map("factor_map", "q_scales", "INT32", ("s",), k),
+            _rows_map("key_map", "k", ("skv",), ("k_stride",), (k.tile,)),
+            TensorMap("scale_map", "k_scales", "INT32", ("skv",), (), (k.tile,), (1,)),
+        )  # fmt: skip
     rows = mxfp4.PAGE_BYTES // mxfp4.KEY_BYTES
     return (
         _rows_map(

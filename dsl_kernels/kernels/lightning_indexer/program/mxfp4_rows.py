@@ -11,7 +11,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from ....abi import TensorMap
 from ....tile.channel import Reading
 from ....tile.frontend import Int32, inline, recorded, rolled
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size
@@ -22,17 +21,7 @@ from ..leaves import mxfp4 as fours
 from . import prefill
 from .common import BLACKWELL_DECODE_N, INDEX_DIM, PAGE, SHARED, TENSOR, WEIGHTS, rows_of_product, weigh_row
 from .decode import Share, _begin_tile, _next_queries, _start, load
-from .mxfp4 import (
-    FACTOR_BYTES,
-    FACTOR_ROWS,
-    KEY_BYTES,
-    PAIRS,
-    PLACED,
-    _copy_page,
-    _heads_map,
-    _maps,
-    _rows_map,
-)
+from .mxfp4 import FACTOR_BYTES, FACTOR_ROWS, KEY_BYTES, PAIRS, PLACED, _copy_page, _maps
 
 # Accumulators, and scoring groups that share one.
 RINGS, SHARING = 2, 2
@@ -45,16 +34,6 @@ def _prefill(k: SimpleNamespace) -> bool:
 def _products(k: SimpleNamespace) -> int:
     """Products of a key tile with as many rows as a CTA may have."""
     return int(k.queries) // int(rows_of_product(k, BLACKWELL_DECODE_N))
-
-
-def _maps_of_prompt(k: SimpleNamespace) -> tuple[TensorMap, ...]:
-    return (
-        _rows_map("query_map", "q", ("index_heads", "s"), ("q_stride_h", "q_stride_s"), (k.heads, k.queries)),
-        _heads_map("weight_map", "weights", "FLOAT32", ("s",), k),
-        _heads_map("factor_map", "q_scales", "INT32", ("s",), k),
-        _rows_map("key_map", "k", ("skv",), ("k_stride",), (k.tile,)),
-        TensorMap("scale_map", "k_scales", "INT32", ("skv",), (), (k.tile,), (1,)),
-    )
 
 
 def _registers(k: SimpleNamespace, role: str) -> tuple[Buffer, ...]:
@@ -127,7 +106,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
         grid=(ceildiv(dim("s"), k.queries), dim("splits")) if _prefill(k) else (dim("ctas"),),
         axes=("block", "split") if _prefill(k) else ("cta",),
         constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "rows_per_product": each},
-        maps=_maps_of_prompt(k) if _prefill(k) else _maps(k),
+        maps=_maps(k),
     )  # fmt: skip
 
 
