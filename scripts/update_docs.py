@@ -35,6 +35,7 @@ import draw_pipeline  # noqa: E402
 import ladder  # noqa: E402
 import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
+import sglang_record  # noqa: E402
 import vllm_record  # noqa: E402
 import walkthrough  # noqa: E402
 from case_pages import table  # noqa: E402
@@ -810,6 +811,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "plan": plan,
     "gpus": gpus,
     "attack": attack,
+    "sglang_layer": sglang_record.layer,
     "vllm_engine": vllm_record.checked,
     "vllm_engine_timed": vllm_record.timed,
     "vllm_v4": vllm_record.deepseek_v4,
