@@ -36,8 +36,7 @@ class Rates:
         clock_mhz: the highest clock.
         loaded_mhz: the clock under the power limit, with the tensor cores of all SMs always busy.
         drawn: unit -> what it draws when it is always busy, as a share of what that load draws at the same
-        clock.
-        "memory" and "hbm" are of a byte a clock that an SM gets from the L2, and what HBM adds.
+        clock. "memory" is of a byte a clock that an SM gets from the L2, "hbm" what HBM adds to it.
         drawn_exponent: what a load draws grows with this power of the clock.
         droop: the clock with the tensor cores always busy where the power limit is not reached, as a share of
         the highest.
@@ -262,9 +261,8 @@ def blackwell() -> dict[str, Rate]:
     }
 
 
-# What is known of one GPU alone; bandwidths are in GB/s.
-OWN: dict[str, dict[str, Rate]] = {
-    "H200": {"loaded_mhz": Rate(_loads().loaded_mhz, _loads().source)},
+# Bandwidths of a GPU in GB/s, where more is known than its row in `arch.GPUS` says.
+BANDWIDTHS: dict[str, dict[str, Rate]] = {
     "B200": {
         "hbm_bytes": Rate(
             7000, "TileSight, arXiv 2607.22432, measured; 7480 in arXiv 2512.02189", 7480, 6600, "^all_hbm$"
@@ -278,7 +276,9 @@ TENSOR = {"bfloat16": 4096.0, "float16": 4096.0, "float8_e4m3": 8192.0, "float4_
 
 def sources(gpu: GpuSpec) -> dict[str, Rate]:
     """Every rate of a GPU that does not come from its row in `arch.GPUS`, with its source."""
-    return {**(blackwell() if gpu.arch.tmem_columns else hopper()), **OWN.get(gpu.name, {})}
+    rates = {**(blackwell() if gpu.arch.tmem_columns else hopper()), **BANDWIDTHS.get(gpu.name, {})}
+    # Read on demand: a damaged record must cost no import.
+    return rates | ({"loaded_mhz": Rate(_loads().loaded_mhz, _loads().source)} if gpu.name == "H200" else {})
 
 
 def rates_of(gpu: GpuSpec) -> Rates:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import kernel_folders
 import pytest
@@ -256,6 +258,16 @@ def test_what_the_units_draw_sets_the_clock():
     # A launch that ends before the limit acts, and one that draws little, keep their clock.
     assert h200.mhz(1, products, 0) == h200.mhz(1, products / 3, 1) == h200.clock_mhz * h200.droop
     assert h200.mhz(0, h200.drawn["issue"], 1) == h200.clock_mhz
+
+
+def test_an_import_reads_no_record():
+    """A damaged record may cost a ranking by the clock, but no import."""
+    read = (
+        "from dsl_kernels.clock import rates\n"
+        "print(*(each.cache_info().currsize for each in (rates._loads, rates.hopper)))"
+    )
+    done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "0"]
 
 
 def test_traffic_between_the_l2_and_the_sms_takes_power():
