@@ -48,9 +48,16 @@ def attend_rows(
     topk_length: torch.Tensor | None = None,
     attn_sink: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`_forward_flashmla_sparse`: bf16 rows, unpadded heads; ids of -1 are padding, lengths are not read."""
+    """`_forward_flashmla_sparse`: bf16 rows, unpadded heads.
+
+    Lengths of another number of queries are not read, as SGLang does not: ids of -1 are padding as well.
+    """
     _require_values(v_head_dim)
-    return sparse_mla(q_all, None, kv_cache, page_table_1, sm_scale=sm_scale, attn_sink=attn_sink)[0]
+    fits = topk_length is not None and len(topk_length) == len(q_all)
+    return sparse_mla(
+        q_all, None, kv_cache, page_table_1, sm_scale=sm_scale, attn_sink=attn_sink,
+        topk_length=topk_length if fits else None,
+    )[0]  # fmt: skip
 
 
 def attend_pages(

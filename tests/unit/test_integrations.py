@@ -520,6 +520,19 @@ def test_sglang_attends(hooks) -> None:
     assert hooks["_forward_flashmla_kv"](lambda *args: "theirs", backend, *call) == "theirs"
 
 
+def test_sglang_says_how_many_ids_count(hooks) -> None:
+    """Lengths of another number of queries are not of this call, as in SGLang's own function."""
+    rows, counted = blocks("bf16")[1], torch.arange(1, T + 1).int()
+    attend = importlib.import_module("dsl_kernels.ops").sparse_mla
+    for lengths, read in ((counted, counted), (torch.ones(T + 1).int(), None)):
+        out = hooks["_forward_flashmla_sparse"](
+            refused, None, q_all=queries(True), kv_cache=rows.view(-1, 1, 576), v_head_dim=512,
+            page_table_1=ids(), sm_scale=0.06, topk_length=lengths,
+        )  # fmt: skip
+        wanted, _ = attend(queries(True), None, rows, ids(), sm_scale=0.06, topk_length=read)
+        assert torch.equal(out, wanted)
+
+
 def test_sglang_attends_in_deepseek_v4(hooks) -> None:
     generator = torch.Generator().manual_seed(8)
     rows = torch.randn(6, 64, 512, generator=generator)

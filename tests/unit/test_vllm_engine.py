@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -98,3 +102,19 @@ def test_steps_of_v4_hold_the_rows_that_their_metadata_name() -> None:
     assert decode.error(out) < 1e-12
     out[0, 0, 0] = 0.5
     assert decode.error(out) == pytest.approx(0.5)
+
+
+def test_a_captured_call_keeps_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph reads its call's tensors where they were, so they must not go before the graph."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
+    monkeypatch.setattr(torch.cuda, "graph", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: SimpleNamespace())
+    read = torch.ones(3)
+    gone = weakref.ref(read)
+    replayed = vllm_v4.captured(partial(torch.sum, read))
+    del read
+    gc.collect()
+    assert gone() is not None
+    del replayed
+    gc.collect()
+    assert gone() is None
