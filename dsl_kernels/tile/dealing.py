@@ -96,6 +96,23 @@ def share_units(
     return ctas, parts
 
 
+def share_out(rows: int, units: int, ctas: int, splits: int) -> tuple[int, int, int, int]:
+    """Which units are a CTA's, if `share_units` gave so many CTAs and parts of a row.
+
+    Whole rows go round the CTAs, as the first rows of a prompt have fewer units that count than its last
+    ones. Parts are consecutive, `splits` of each row or regardless of rows.
+
+    Returns:
+        `LaunchPlan`'s `share`, `reach`, `span` and `row_step`: a row is numbered with `span` units, CTA `i`
+        has those from `i * share` on, up to `reach` later, and goes on `row_step` rows at a time.
+    """
+    if splits == 1:
+        return units, rows * units, units, ctas
+    even = ctas == rows * splits
+    share = -(-units // splits) if even else -(-rows * units // ctas)
+    return share, share, share * splits if even else units, 1
+
+
 def even_splits(units: int, cluster: int, rows: int, most: int, gpu: GpuSpec) -> int:
     """Parts of each of `rows` rows, in at most `most` whole clusters that all run at once.
 

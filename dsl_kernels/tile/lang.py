@@ -421,6 +421,7 @@ class LaunchPlan:
     Attributes:
         ctas: CTAs among which the work is divided; the extent of the first axis, if the grid has more.
         splits: parts into which the work of one row is divided.
+        share, reach, span, row_step: how CTAs share out units of rows, as `dealing.share_out` says.
         abreast: heads that run side by side.
         padded_heads: heads of a row, rounded up to whole blocks.
         counters: counters by which CTAs learn how many others have arrived.
@@ -431,6 +432,10 @@ class LaunchPlan:
 
     ctas: int | None = None
     splits: int | None = None
+    share: int | None = None
+    reach: int | None = None
+    span: int | None = None
+    row_step: int | None = None
     abreast: int | None = None
     padded_heads: int | None = None
     counters: int | None = None

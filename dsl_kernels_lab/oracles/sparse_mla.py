@@ -53,7 +53,8 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
             tiles of 64 ids are valid or padding), "upper" (as "islands", and the first half of each tile is
             padding too), "empty" (all are padding), "mixed" (the first query has no id, the second only its
             first one, the third only its last one),
-            "repeats" (each id twice) or "past" (as "holes", and padding is a number far past all tokens).
+            "prompt" (query i has its first i + 1 ids at most, as a prompt from its first token on), "repeats"
+            (each id twice) or "past" (as "holes", and padding is a number far past all tokens).
     """
     device = generator.device
     ids = torch.stack(
@@ -86,6 +87,8 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
             ids[1, 1:] = -1
         if t > 2:
             ids[2, : topk - 1] = -1
+    elif pattern == "prompt":
+        ids[torch.arange(topk, device=device) > torch.arange(t, device=device)[:, None]] = -1
     elif pattern == "repeats":
         ids[:, 1::2] = ids[:, ::2]
     return ids

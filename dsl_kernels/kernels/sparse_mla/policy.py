@@ -63,7 +63,8 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
     if common.shares_out(k):
         walk, free = common.has_pairs(k) or common.goes_on(k), gpu.with_sms(common.slots(k, gpu))
         units = common.units_of(k, tiles)
-        ctas, splits = share_units(t, blocks // t, units, splits, free, UNIT_COSTS, walk=walk)
+        dealt = share_units(t, blocks // t, units, splits, free, UNIT_COSTS, walk=walk)
+        ctas, splits = dims.get("ctas", dealt[0]), dealt[1]
     elif common.slices_of(k) > 1:
         room = common.slots(k, gpu) // (blocks * k.slices)
         splits = splits or k.slices * parts_at_once(min(tiles, room, common.merged_rows(k)))

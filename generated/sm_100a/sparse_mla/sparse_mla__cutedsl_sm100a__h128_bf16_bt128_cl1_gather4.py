@@ -148,6 +148,10 @@ LAUNCH = Launch(
         Operand("page_shift", "scalar", "int32"),
         Operand("page_gap", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
+        Operand("share", "scalar", "int32"),
+        Operand("reach", "scalar", "int32"),
+        Operand("span", "scalar", "int32"),
+        Operand("row_step", "scalar", "int32"),
     ),
     grid=("ctas", "2", "1"),
     block=224,
@@ -200,50 +204,71 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 
 @cute.jit
-def take_queries(panel, panel_1, panel_2, panel_3, panel_4, q, q_stride_0, q_stride_1, row, head0, thread):
-    """Read the first panels of dims of a thread's head, all in flight together."""
+def take_panel_first_0(panel, q, q_stride_0, q_stride_1, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = head0 + thread % HALF
     of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1
     for i in cutlass.range_constexpr(HALF // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+
+
+@cute.jit
+def take_panel_first_64(panel, q, q_stride_0, q_stride_1, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = head0 + thread % HALF
-    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + PANEL
     for i in cutlass.range_constexpr(PANEL // 8):
-        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_1, i * 8, 8))
+        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+
+
+@cute.jit
+def take_panel_first_128(panel, q, q_stride_0, q_stride_1, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = head0 + thread % HALF
-    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 2 * HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 2 * PANEL
     for i in cutlass.range_constexpr(PANEL // 8):
-        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_2, i * 8, 8))
+        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+
+
+@cute.jit
+def take_panel_first_192(panel, q, q_stride_0, q_stride_1, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = head0 + thread % HALF
-    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 3 * HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 3 * PANEL
     for i in cutlass.range_constexpr(PANEL // 8):
-        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_3, i * 8, 8))
+        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+
+
+@cute.jit
+def take_panel_first_256(panel, q, q_stride_0, q_stride_1, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = head0 + thread % HALF
-    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 4 * HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 4 * PANEL
+    for i in cutlass.range_constexpr(HALF // 8):
+        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+
+
+@cute.jit
+def take_panel_first_320(panel, q, q_stride_0, q_stride_1, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = head0 + thread % HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 5 * PANEL
     for i in cutlass.range_constexpr(PANEL // 8):
-        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_4, i * 8, 8))
+        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
 
 
 @cute.jit
 def take_last_queries(
-    panel, latent, rope, q_nope, q_nope_stride_0, q_nope_stride_1, q_pe, q_pe_stride_0, q_pe_stride_1, row,
-    head0, thread
+    latent, rope, q_nope, q_nope_stride_0, q_nope_stride_1, q_pe, q_pe_stride_0, q_pe_stride_1, row, head0,
+    thread
 ):
-    """Read the rest of the queries, from dim `first` on.
-
-    A thread takes one panel of its head's dims, then its part of the other latent dims and of the rope
-    dims of all heads.
-    """
-    head = head0 + thread % HALF
-    of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(head) * q_nope_stride_1 + 5 * PANEL
-    for i in cutlass.range_constexpr(HALF // 8):
-        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+    """Read a thread's part of the latent dims from `first` on, and of the rope dims, of all heads."""
     own = scalars.anew(thread)
     for i in cutlass.range_constexpr(PANEL // 8):
         item = i * 128 + own
         of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(
             head0 + item // (PANEL * 128 // HALF // 8)
-        ) * q_nope_stride_1 + (5 * PANEL + HALF)
+        ) * q_nope_stride_1 + 6 * PANEL
         cute.autovec_copy(
             warps.group(of_head, 8, item % (PANEL * 128 // HALF // 8)), warps.few(latent, i * 8, 8)
         )
@@ -606,16 +631,16 @@ def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    empty_lse: Float32, has_lengths: Int32, cached: Int32, t: Int32, q_nope_stride_t: Int32,
-    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, topk: Int32, indices_stride: Int32,
-    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, q_s: cute.Pointer,
-    p_s: cute.Pointer, red_s: cute.Pointer, tmem: cute.Pointer, qt_full: cute.Pointer, qt_empty: cute.Pointer,
-    qs_full: cute.Pointer, qs_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer,
-    p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, rank: Int32, head0: Int32,
-    share: Int32, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32,
-    high_left: Int32, in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32,
-    high_right: Int32, in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean,
-    thread: Int32, lane: Int32
+    empty_lse: Float32, has_lengths: Int32, cached: Int32, share: Int32, reach: Int32, span: Int32,
+    row_step: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, splits: Int32, q_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer,
+    tmem: cute.Pointer, qt_full: cute.Pointer, qt_empty: cute.Pointer, qs_full: cute.Pointer,
+    qs_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
+    p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, rank: Int32, head0: Int32, done: Int32,
+    it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32, live_left: Boolean,
+    low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32, live_right: Boolean,
+    live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(HALF, Float32)
@@ -629,6 +654,8 @@ def softmax(
     sums = cute.make_rmem_tensor(1, Float32)
     factor = cute.make_rmem_tensor(1, Float32)
     worker = thread
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -643,10 +670,10 @@ def softmax(
             if done == 0:
                 cute.arch.mbarrier_wait(qt_empty, (0 & 1) ^ 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                take_queries(
-                    weights, panel_1, panel_2, panel_3, latent, q_nope, q_nope_stride_t, q_nope_stride_h, row,
-                    head0, worker
-                )
+                take_panel_first_0(weights, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, worker)
+                take_panel_first_64(panel_1, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, worker)
+                take_panel_first_128(panel_2, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, worker)
+                take_panel_first_192(panel_3, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, worker)
                 # A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the
                 # commit.
                 fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF), weights, worker)
@@ -655,12 +682,14 @@ def softmax(
                     tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2), panel_2, worker
                 )
                 fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 3), panel_3, worker)
-                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 4), latent, worker)
+                take_panel_first_256(weights, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, worker)
+                take_panel_first_320(panel_1, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, worker)
                 take_last_queries(
-                    weights, latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t,
+                    latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t,
                     q_pe_stride_h, row, head0, worker
                 )
-                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 5), weights, worker)
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 4), weights, worker)
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 5), panel_1, worker)
                 cute.arch.fence_view_async_tmem_store()
                 nvvm.tcgen05_fence("before_thread_sync")
                 cute.arch.sync_warp()
@@ -720,12 +749,20 @@ def softmax(
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive(p_full, 0)
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 cute.arch.mbarrier_wait(qt_empty, ((done + 1) & 1) ^ 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                take_queries(
-                    weights, panel_1, panel_2, panel_3, latent, q_nope, q_nope_stride_t, q_nope_stride_h,
-                    row + 1, head0, worker
+                take_panel_first_0(
+                    weights, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, head0, worker
+                )
+                take_panel_first_64(
+                    panel_1, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, head0, worker
+                )
+                take_panel_first_128(
+                    panel_2, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, head0, worker
+                )
+                take_panel_first_192(
+                    panel_3, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, head0, worker
                 )
                 fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF), weights, worker)
                 fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2), panel_1, worker)
@@ -733,12 +770,18 @@ def softmax(
                     tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2), panel_2, worker
                 )
                 fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 3), panel_3, worker)
-                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 4), latent, worker)
-                take_last_queries(
-                    weights, latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t,
-                    q_pe_stride_h, row + 1, head0, worker
+                take_panel_first_256(
+                    weights, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, head0, worker
                 )
-                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 5), weights, worker)
+                take_panel_first_320(
+                    panel_1, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, head0, worker
+                )
+                take_last_queries(
+                    latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t,
+                    q_pe_stride_h, row + row_step, head0, worker
+                )
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 4), weights, worker)
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 5), panel_1, worker)
                 cute.arch.fence_view_async_tmem_store()
                 nvvm.tcgen05_fence("before_thread_sync")
                 cute.arch.sync_warp()
@@ -782,7 +825,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -806,15 +849,17 @@ def softmax(
 @cute.jit
 def keys(
     ckv_map: cute.CopyAtom, kpe_map: cute.CopyAtom, indices: cute.Pointer, topk_length: cute.Pointer,
-    has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, t: Int32,
-    topk: Int32, indices_stride: Int32, k_s: cute.Pointer, k_full: cute.Pointer, k_empty: cute.Pointer,
-    rank: Int32, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32,
-    high_left: Int32, in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32,
-    high_right: Int32, in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean,
-    lane: Int32
+    has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, share: Int32,
+    reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32,
+    k_s: cute.Pointer, k_full: cute.Pointer, k_empty: cute.Pointer, cta: Int32, rank: Int32, done: Int32,
+    it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32, live_left: Boolean,
+    low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32, live_right: Boolean,
+    live: Boolean, lane: Int32
 ):
     """Selected rows of this CTA's side, as keys."""
     key_rows = cute.make_rmem_tensor(HALF, Int32)
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -884,7 +929,7 @@ def keys(
                     )
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     cute.arch.mbarrier_wait(k_empty + it * PANELS % KEY_STAGES, ((it * PANELS // KEY_STAGES) & 1) ^ 1)
     cute.arch.mbarrier_wait(
         k_empty + (it * PANELS + 1) % KEY_STAGES, (((it * PANELS + 1) // KEY_STAGES) & 1) ^ 1
@@ -927,14 +972,17 @@ def keys(
 @cute.jit
 def values(
     ckv_map: cute.CopyAtom, indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, t: Int32, topk: Int32,
-    indices_stride: Int32, v_s: cute.Pointer, v_full: cute.Pointer, v_empty: cute.Pointer, rank: Int32,
-    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32,
-    in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32,
-    in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean, lane: Int32
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, share: Int32, reach: Int32,
+    span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32, v_s: cute.Pointer,
+    v_full: cute.Pointer, v_empty: cute.Pointer, cta: Int32, rank: Int32, done: Int32, it: Int32,
+    low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32, live_left: Boolean,
+    low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32, live_right: Boolean,
+    live: Boolean, lane: Int32
 ):
     """This CTA's half of the dims of selected rows of both sides, as values."""
     value_rows = cute.make_rmem_tensor(HALF, Int32)
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -1036,7 +1084,7 @@ def values(
                     )
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     cute.arch.mbarrier_wait(
         v_empty + it * VALUE_UNITS % VALUE_STAGES, ((it * VALUE_UNITS // VALUE_STAGES) & 1) ^ 1
     )
@@ -1056,15 +1104,15 @@ def values(
 
 @cute.jit
 def mma(
-    indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, t: Int32,
-    topk: Int32, indices_stride: Int32, q_s: cute.Pointer, k_s: cute.Pointer, v_s: cute.Pointer,
-    p_s: cute.Pointer, tmem: cute.Pointer, qt_full: cute.Pointer, qt_empty: cute.Pointer,
-    qs_full: cute.Pointer, qs_empty: cute.Pointer, k_full: cute.Pointer, k_empty: cute.Pointer,
-    v_full: cute.Pointer, v_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer,
-    p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, rank: Int32, span: Int32, unit: Int32,
-    end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32,
-    in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32,
-    in_high_right: Int32, live_right: Boolean, live: Boolean, lane: Int32
+    indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, share: Int32,
+    reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32,
+    q_s: cute.Pointer, k_s: cute.Pointer, v_s: cute.Pointer, p_s: cute.Pointer, tmem: cute.Pointer,
+    qt_full: cute.Pointer, qt_empty: cute.Pointer, qs_full: cute.Pointer, qs_empty: cute.Pointer,
+    k_full: cute.Pointer, k_empty: cute.Pointer, v_full: cute.Pointer, v_empty: cute.Pointer,
+    s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
+    o_full: cute.Pointer, cta: Int32, rank: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32,
+    in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32,
+    in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean, lane: Int32
 ):
     """Issues the products of both CTAs, in the first one."""
     qk_t_b = QK_T.operand_b(k_s, HALF, PANEL, KEY_STAGES, 128)
@@ -1073,6 +1121,8 @@ def mma(
     pv_a = PV.operand_a(p_s, HALF, 2 * HALF, 1, 128)
     pv_b = PV.operand_b(v_s, HALF, VALUE_DIMS, VALUE_STAGES, 128)
     if rank == 0:
+        unit = Int32(cta * share)
+        end = cta * share + reach
         while unit < end:
             row = unit // span
             first = unit - row * span
@@ -1270,7 +1320,7 @@ def mma(
                         with cute.arch.elect_one():
                             tcgen05_pair.commit(o_full)
                 done = done + 1
-            unit = row * span + span
+            unit = (row + row_step) * span
 
 
 @cute.kernel
@@ -1280,10 +1330,10 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32,
+    t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32,
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1309,16 +1359,6 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
     lane = cute.arch.lane_idx()
     cta, rank, _ = cute.arch.block_idx()
     head0 = rank * HALF
-    share = Int32(((scalars.ceildiv(topk, TILE // 2) + 1) // 2 + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = (scalars.ceildiv(topk, TILE // 2) + 1) // 2
-        share = (t * ((scalars.ceildiv(topk, TILE // 2) + 1) // 2) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * ((scalars.ceildiv(topk, TILE // 2) + 1) // 2)
-    unit = Int32(cta * share)
-    end = unit + share
     done = Int32(0)
     it = Int32(0)
     low_left = Int32(0)
@@ -1377,33 +1417,34 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-            sm_scale, lse_scale, empty_lse, has_lengths, cached, t, q_nope_stride_t, q_nope_stride_h,
-            q_pe_stride_t, q_pe_stride_h, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
-            splits, q_s, p_s, red_s, tmem, qt_full, qt_empty, qs_full, qs_empty, s_full, s_empty, p_full,
-            p_empty, o_full, cta, rank, head0, share, span, unit, end, done, it, low_left, high_left,
-            in_low_left, in_high_left, live_left, low_right, high_right, in_low_right, in_high_right,
-            live_right, live, thread, lane
+            sm_scale, lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t,
+            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, topk, indices_stride,
+            out_stride_t, out_stride_h, lse_stride, splits, q_s, p_s, red_s, tmem, qt_full, qt_empty, qs_full,
+            qs_empty, s_full, s_empty, p_full, p_empty, o_full, cta, rank, head0, done, it, low_left,
+            high_left, in_low_left, in_high_left, live_left, low_right, high_right, in_low_right,
+            in_high_right, live_right, live, thread, lane
         )
     elif warp < 5:
         keys(
             ckv_map, kpe_map, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap,
-            t, topk, indices_stride, k_s, k_full, k_empty, rank, span, unit, end, done, it, low_left,
-            high_left, in_low_left, in_high_left, live_left, low_right, high_right, in_low_right,
+            share, reach, span, row_step, t, topk, indices_stride, k_s, k_full, k_empty, cta, rank, done, it,
+            low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right, in_low_right,
             in_high_right, live_right, live, lane
         )
     elif warp < 6:
         values(
-            ckv_map, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, topk,
-            indices_stride, v_s, v_full, v_empty, rank, span, unit, end, done, it, low_left, high_left,
-            in_low_left, in_high_left, live_left, low_right, high_right, in_low_right, in_high_right,
-            live_right, live, lane
+            ckv_map, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share,
+            reach, span, row_step, t, topk, indices_stride, v_s, v_full, v_empty, cta, rank, done, it,
+            low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right, in_low_right,
+            in_high_right, live_right, live, lane
         )
     else:
         mma(
-            indices, topk_length, has_lengths, cached, t, topk, indices_stride, q_s, k_s, v_s, p_s, tmem,
-            qt_full, qt_empty, qs_full, qs_empty, k_full, k_empty, v_full, v_empty, s_full, s_empty, p_full,
-            p_empty, o_full, rank, span, unit, end, done, it, low_left, high_left, in_low_left, in_high_left,
-            live_left, low_right, high_right, in_low_right, in_high_right, live_right, live, lane
+            indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, indices_stride,
+            q_s, k_s, v_s, p_s, tmem, qt_full, qt_empty, qs_full, qs_empty, k_full, k_empty, v_full, v_empty,
+            s_full, s_empty, p_full, p_empty, o_full, cta, rank, done, it, low_left, high_left, in_low_left,
+            in_high_left, live_left, low_right, high_right, in_low_right, in_high_right, live_right, live,
+            lane
         )
     # No CTA ends while others may still send to it or arrive at its barriers.
     cute.arch.cluster_arrive()
@@ -1423,18 +1464,18 @@ def program(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32,
+    t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32,
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     ckv_map, ckv_map_coords = bulk.row_map(ckv, cutlass.BFloat16, 512, 64)
     kpe_map, kpe_map_coords = bulk.row_map(kpe, cutlass.BFloat16, 64, 64)
     kernel = sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
         ckv_map, ckv_map_coords, kpe_map, kpe_map_coords, q_nope, q_pe, ckv, kpe, indices, topk_length,
         attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths,
-        cached, page_inverse, page_shift, page_gap, ctas, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t,
-        q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride, out_stride_t, out_stride_h,
-        lse_stride, splits, counters
+        cached, page_inverse, page_shift, page_gap, ctas, share, reach, span, row_step, t, q_nope_stride_t,
+        q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride,
+        out_stride_t, out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(224, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1)

@@ -120,6 +120,10 @@ LAUNCH = Launch(
         Operand("page_shift", "scalar", "int32"),
         Operand("page_gap", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
+        Operand("share", "scalar", "int32"),
+        Operand("reach", "scalar", "int32"),
+        Operand("span", "scalar", "int32"),
+        Operand("row_step", "scalar", "int32"),
     ),
     grid=("ctas * 2", "1", "1"),
     block=288,
@@ -631,14 +635,14 @@ def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    empty_lse: Float32, has_lengths: Int32, cached: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32,
-    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, topk: Int32, indices_stride: Int32,
-    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, q_s: cute.Pointer,
-    qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer, stat_s: cute.Pointer, tmem: cute.Pointer,
-    q_full: cute.Pointer, q_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer,
-    p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, head0: Int32, done: Int32,
-    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
-    lane: Int32
+    empty_lse: Float32, has_lengths: Int32, cached: Int32, share: Int32, reach: Int32, span: Int32,
+    row_step: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer,
+    red_s: cute.Pointer, stat_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
+    p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(HEAD_BLOCK // 2, Float32)
@@ -647,16 +651,8 @@ def softmax(
     peak = cute.make_rmem_tensor(HEAD_BLOCK // 4, Float32)
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
-    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
     unit = Int32(cta // (HEADS // HEAD_BLOCK) * share)
-    end = unit + share
+    end = cta // (HEADS // HEAD_BLOCK) * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -716,10 +712,10 @@ def softmax(
                     nvvm.tcgen05_fence("before_thread_sync")
                     cute.arch.mbarrier_arrive(p_full)
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 cute.arch.mbarrier_wait(q_empty, ((done + 1) & 1) ^ 1)
-                copy_block_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row + 1, head0, worker)
-                copy_block_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row + 1, head0, worker)
+                copy_block_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, head0, worker)
+                copy_block_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row + row_step, head0, worker)
                 cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             leave_sums(red_s + it % 2 * (HEAD_BLOCK * 4), sums, worker)
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
@@ -753,7 +749,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta // (HEADS // HEAD_BLOCK) * share
         while unit < end:
@@ -779,26 +775,18 @@ def softmax(
 @cute.jit
 def producer(
     kv_cache: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, n: Int32,
-    kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, splits: Int32, kv_s: cute.Pointer,
-    pe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer,
-    pe_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, share: Int32, reach: Int32,
+    span: Int32, row_step: Int32, t: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
+    indices_stride: Int32, kv_s: cute.Pointer, pe_s: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32,
+    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words = cute.make_rmem_tensor(88, cutlass.Uint32)
     coming = cute.make_rmem_tensor(8, cutlass.Uint32)
     worker = thread % 128
-    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
     unit = Int32(cta // (HEADS // HEAD_BLOCK) * share)
-    end = unit + share
+    end = cta // (HEADS // HEAD_BLOCK) * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -813,7 +801,7 @@ def producer(
                 in_low, in_high, live = vote(low, high, cached)
                 now_low, now_high = find_rows(low, high, cached, page_inverse, page_shift, page_gap)
                 low, high = read_ids(indices, indices_stride, row, first + (turn + 1), stop, lane)
-                if live | (turn == turns) & (((row + 1) * span < end) & (row + 1 < t) == False):
+                if live | (turn == turns) & (((row + row_step) * span < end) & (row + row_step < t) == False):
                     load_scales(coming, kv_cache, kv_cache_stride, now_low, now_high, n, worker)
                     for c in cutlass.range_constexpr(UNITS):
                         if it > 0:
@@ -838,18 +826,19 @@ def producer(
                     take_scales(words, coming)
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.jit
 def mma(
-    indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, ctas: Int32,
-    t: Int32, topk: Int32, indices_stride: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
-    kv_s: cute.Pointer, pe_s: cute.Pointer, p_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
-    q_empty: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer,
-    pe_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
-    p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
-    in_low: Int32, in_high: Int32, live: Boolean, lane: Int32
+    indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, share: Int32,
+    reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, kv_s: cute.Pointer, pe_s: cute.Pointer, p_s: cute.Pointer,
+    tmem: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer, s_full: cute.Pointer,
+    s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32,
+    done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    lane: Int32
 ):
     """Issues every tcgen05.mma and commit."""
     qk_nope_a = QK_NOPE.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
@@ -858,16 +847,8 @@ def mma(
     qk_pe_b = QK_PE.operand_b(qpe_s, HEAD_BLOCK, ROPE_DIM, 1, 128)
     pv_a = PV.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
     pv_b = PV.operand_b(p_s, TILE, HEAD_BLOCK, TILE_STAGES, 128)
-    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
     unit = Int32(cta // (HEADS // HEAD_BLOCK) * share)
-    end = unit + share
+    end = cta // (HEADS // HEAD_BLOCK) * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -934,7 +915,7 @@ def mma(
                     with cute.arch.elect_one():
                         tcgen05.commit(o_full)
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.kernel
@@ -943,10 +924,10 @@ def sparse_mla__cutedsl_sm100a__h128_fp8_bt64_cl1_cp_async(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32,
+    t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32,
+    n: Int32, kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1016,22 +997,23 @@ def sparse_mla__cutedsl_sm100a__h128_fp8_bt64_cl1_cp_async(
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-            sm_scale, lse_scale, empty_lse, has_lengths, cached, ctas, t, q_nope_stride_t, q_nope_stride_h,
-            q_pe_stride_t, q_pe_stride_h, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
-            splits, q_s, qpe_s, p_s, red_s, stat_s, tmem, q_full, q_empty, s_full, s_empty, p_full, p_empty,
-            o_full, cta, head0, done, it, low, high, in_low, in_high, live, thread, lane
+            sm_scale, lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t,
+            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, topk, indices_stride,
+            out_stride_t, out_stride_h, lse_stride, splits, q_s, qpe_s, p_s, red_s, stat_s, tmem, q_full,
+            q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, head0, done, it, low, high, in_low,
+            in_high, live, thread, lane
         )
     elif warp < 8:
         producer(
-            kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, t,
-            n, kv_cache_stride, topk, indices_stride, splits, kv_s, pe_s, kv_full, kv_empty, pe_full,
-            pe_empty, cta, done, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share,
+            reach, span, row_step, t, n, kv_cache_stride, topk, indices_stride, kv_s, pe_s, kv_full, kv_empty,
+            pe_full, pe_empty, cta, done, it, low, high, in_low, in_high, live, thread, lane
         )
     else:
         mma(
-            indices, topk_length, has_lengths, cached, ctas, t, topk, indices_stride, splits, q_s, qpe_s,
-            kv_s, pe_s, p_s, tmem, q_full, q_empty, kv_full, kv_empty, pe_full, pe_empty, s_full, s_empty,
-            p_full, p_empty, o_full, cta, done, it, low, high, in_low, in_high, live, lane
+            indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, indices_stride,
+            q_s, qpe_s, kv_s, pe_s, p_s, tmem, q_full, q_empty, kv_full, kv_empty, pe_full, pe_empty, s_full,
+            s_empty, p_full, p_empty, o_full, cta, done, it, low, high, in_low, in_high, live, lane
         )
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
@@ -1047,15 +1029,15 @@ def program(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32,
+    t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32,
+    n: Int32, kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm100a__h128_fp8_bt64_cl1_cp_async(
         q_nope, q_pe, kv_cache, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, t,
-        q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk,
-        indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
+        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, share,
+        reach, span, row_step, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n,
+        kv_cache_stride, topk, indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

@@ -118,6 +118,10 @@ LAUNCH = Launch(
         Operand("page_shift", "scalar", "int32"),
         Operand("page_gap", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
+        Operand("share", "scalar", "int32"),
+        Operand("reach", "scalar", "int32"),
+        Operand("span", "scalar", "int32"),
+        Operand("row_step", "scalar", "int32"),
     ),
     grid=("ctas", "1", "1"),
     block=288,
@@ -594,14 +598,14 @@ def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    empty_lse: Float32, has_lengths: Int32, cached: Int32, t: Int32, q_nope_stride_t: Int32,
-    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, topk: Int32, indices_stride: Int32,
-    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, q_s: cute.Pointer,
-    qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer, stat_s: cute.Pointer, tmem: cute.Pointer,
-    q_full: cute.Pointer, q_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer,
-    p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, share: Int32, span: Int32,
-    unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    empty_lse: Float32, has_lengths: Int32, cached: Int32, share: Int32, reach: Int32, span: Int32,
+    row_step: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer,
+    red_s: cute.Pointer, stat_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
+    p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(HEADS // 2, Float32)
@@ -610,6 +614,8 @@ def softmax(
     peak = cute.make_rmem_tensor(HEADS // 4, Float32)
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -667,10 +673,10 @@ def softmax(
                     nvvm.tcgen05_fence("before_thread_sync")
                     cute.arch.mbarrier_arrive(p_full + it % TILE_STAGES)
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 cute.arch.mbarrier_wait(q_empty, ((done + 1) & 1) ^ 1)
-                copy_block_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row + 1, worker)
-                copy_block_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row + 1, worker)
+                copy_block_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, worker)
+                copy_block_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row + row_step, worker)
                 cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             leave_sums(red_s + it % 2 * (HEADS * 4), sums, worker)
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
@@ -701,7 +707,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -722,14 +728,16 @@ def softmax(
 @cute.jit
 def producer(
     ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer,
-    has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32, kv_s: cute.Pointer,
-    pe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer,
-    pe_empty: cute.Pointer, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32,
-    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, share: Int32,
+    reach: Int32, span: Int32, row_step: Int32, t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32,
+    topk: Int32, indices_stride: Int32, kv_s: cute.Pointer, pe_s: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32,
+    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     worker = thread % 128
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -763,18 +771,19 @@ def producer(
                     cute.arch.cp_async_mbarrier_arrive_noinc(pe_full + it % TILE_STAGES)
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.jit
 def mma(
-    indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, t: Int32,
-    topk: Int32, indices_stride: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, kv_s: cute.Pointer,
-    pe_s: cute.Pointer, p_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
-    kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer,
-    s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
-    o_full: cute.Pointer, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32,
-    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, lane: Int32
+    indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, share: Int32,
+    reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, kv_s: cute.Pointer, pe_s: cute.Pointer, p_s: cute.Pointer,
+    tmem: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer, s_full: cute.Pointer,
+    s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32,
+    done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    lane: Int32
 ):
     """Issues every tcgen05.mma and commit."""
     qk_nope_a = QK_NOPE.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
@@ -783,6 +792,8 @@ def mma(
     qk_pe_b = QK_PE.operand_b(qpe_s, HEADS, ROPE_DIM, 1, 128)
     pv_a = PV.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
     pv_b = PV.operand_b(p_s, TILE, HEADS, TILE_STAGES, 32)
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -850,7 +861,7 @@ def mma(
                     with cute.arch.elect_one():
                         tcgen05.commit(o_full)
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.kernel
@@ -859,10 +870,10 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32,
+    t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32,
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -887,16 +898,6 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
-    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
-    unit = Int32(cta * share)
-    end = unit + share
     done = Int32(0)
     it = Int32(0)
     low = Int32(0)
@@ -941,22 +942,23 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async(
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-            sm_scale, lse_scale, empty_lse, has_lengths, cached, t, q_nope_stride_t, q_nope_stride_h,
-            q_pe_stride_t, q_pe_stride_h, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
-            splits, q_s, qpe_s, p_s, red_s, stat_s, tmem, q_full, q_empty, s_full, s_empty, p_full, p_empty,
-            o_full, cta, share, span, unit, end, done, it, low, high, in_low, in_high, live, thread, lane
+            sm_scale, lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t,
+            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, topk, indices_stride,
+            out_stride_t, out_stride_h, lse_stride, splits, q_s, qpe_s, p_s, red_s, stat_s, tmem, q_full,
+            q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done, it, low, high, in_low, in_high,
+            live, thread, lane
         )
     elif warp < 8:
         producer(
-            ckv, kpe, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, n,
-            ckv_stride, kpe_stride, topk, indices_stride, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty,
-            span, unit, end, done, it, low, high, in_low, in_high, live, thread, lane
+            ckv, kpe, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share,
+            reach, span, row_step, t, n, ckv_stride, kpe_stride, topk, indices_stride, kv_s, pe_s, kv_full,
+            kv_empty, pe_full, pe_empty, cta, done, it, low, high, in_low, in_high, live, thread, lane
         )
     else:
         mma(
-            indices, topk_length, has_lengths, cached, t, topk, indices_stride, q_s, qpe_s, kv_s, pe_s, p_s,
-            tmem, q_full, q_empty, kv_full, kv_empty, pe_full, pe_empty, s_full, s_empty, p_full, p_empty,
-            o_full, span, unit, end, done, it, low, high, in_low, in_high, live, lane
+            indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, indices_stride,
+            q_s, qpe_s, kv_s, pe_s, p_s, tmem, q_full, q_empty, kv_full, kv_empty, pe_full, pe_empty, s_full,
+            s_empty, p_full, p_empty, o_full, cta, done, it, low, high, in_low, in_high, live, lane
         )
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
@@ -972,15 +974,16 @@ def program(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32,
+    t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32,
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async(
         q_nope, q_pe, ckv, kpe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, t,
-        q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk,
-        indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
+        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, share,
+        reach, span, row_step, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n,
+        ckv_stride, kpe_stride, topk, indices_stride, out_stride_t, out_stride_h, lse_stride, splits,
+        counters
     )
     kernel.launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

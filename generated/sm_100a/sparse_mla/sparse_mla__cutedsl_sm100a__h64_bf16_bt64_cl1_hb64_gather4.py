@@ -162,6 +162,10 @@ LAUNCH = Launch(
         Operand("page_shift", "scalar", "int32"),
         Operand("page_gap", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
+        Operand("share", "scalar", "int32"),
+        Operand("reach", "scalar", "int32"),
+        Operand("span", "scalar", "int32"),
+        Operand("row_step", "scalar", "int32"),
     ),
     grid=("ctas", "1", "1"),
     block=224,
@@ -217,54 +221,79 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 
 
 @cute.jit
-def take_queries(panel, panel_1, panel_2, panel_3, panel_4, q, q_stride_0, q_stride_1, row, thread):
-    """Read the first panels of dims of a thread's head, all in flight together."""
+def take_panel_first_0(panel, q, q_stride_0, q_stride_1, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = thread % HALF
     of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1
     for i in cutlass.range_constexpr(PANEL // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
-    head = thread % HALF
-    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + PANEL
-    for i in cutlass.range_constexpr(PANEL // 8):
-        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_1, i * 8, 8))
-    head = thread % HALF
-    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 2 * PANEL
-    for i in cutlass.range_constexpr(PANEL // 8):
-        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_2, i * 8, 8))
-    head = thread % HALF
-    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 3 * PANEL
-    for i in cutlass.range_constexpr(PANEL // 8):
-        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_3, i * 8, 8))
-    head = thread % HALF
-    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 4 * PANEL
-    for i in cutlass.range_constexpr(PANEL // 8):
-        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_4, i * 8, 8))
 
 
 @cute.jit
-def take_more_queries(
-    panel, panel_1, latent, rope, q_nope, q_nope_stride_0, q_nope_stride_1, q_pe, q_pe_stride_0,
-    q_pe_stride_1, row, thread
-):
-    """Read the rest of the queries, from dim `first` on.
-
-    A thread takes two panels of its head's dims, then its part of the other latent dims and of the rope
-    dims of all heads.
-    """
+def take_panel_first_64(panel, q, q_stride_0, q_stride_1, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = thread % HALF
-    of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(head) * q_nope_stride_1 + 5 * PANEL
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + PANEL
     for i in cutlass.range_constexpr(PANEL // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+
+
+@cute.jit
+def take_panel_first_128(panel, q, q_stride_0, q_stride_1, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = thread % HALF
-    of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(head) * q_nope_stride_1 + (5 * PANEL + PANEL)
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 2 * PANEL
     for i in cutlass.range_constexpr(PANEL // 8):
-        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_1, i * 8, 8))
+        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+
+
+@cute.jit
+def take_panel_first_192(panel, q, q_stride_0, q_stride_1, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = thread % HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 3 * PANEL
+    for i in cutlass.range_constexpr(PANEL // 8):
+        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+
+
+@cute.jit
+def take_panel_first_256(panel, q, q_stride_0, q_stride_1, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = thread % HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 4 * PANEL
+    for i in cutlass.range_constexpr(PANEL // 8):
+        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+
+
+@cute.jit
+def take_panel_first_320(panel, q, q_stride_0, q_stride_1, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = thread % HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 5 * PANEL
+    for i in cutlass.range_constexpr(PANEL // 8):
+        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+
+
+@cute.jit
+def take_panel_first_384(panel, q, q_stride_0, q_stride_1, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = thread % HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 6 * PANEL
+    for i in cutlass.range_constexpr(PANEL // 8):
+        cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
+
+
+@cute.jit
+def take_last_queries(
+    latent, rope, q_nope, q_nope_stride_0, q_nope_stride_1, q_pe, q_pe_stride_0, q_pe_stride_1, row, thread
+):
+    """Read a thread's part of the latent dims from `first` on, and of the rope dims, of all heads."""
     own = scalars.anew(thread)
     for i in cutlass.range_constexpr(PANEL // 2 // 8):
         item = i * 128 + own
         of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(
             item // (PANEL // 2 * 128 // HALF // 8)
-        ) * q_nope_stride_1 + (5 * PANEL + 2 * PANEL)
+        ) * q_nope_stride_1 + 7 * PANEL
         cute.autovec_copy(
             warps.group(of_head, 8, item % (PANEL // 2 * 128 // HALF // 8)), warps.few(latent, i * 8, 8)
         )
@@ -628,14 +657,14 @@ def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    empty_lse: Float32, has_lengths: Int32, cached: Int32, t: Int32, q_nope_stride_t: Int32,
-    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, topk: Int32, indices_stride: Int32,
-    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, q_s: cute.Pointer,
-    p_s: cute.Pointer, red_s: cute.Pointer, tmem: cute.Pointer, qt_full: cute.Pointer, qt_empty: cute.Pointer,
-    qs_full: cute.Pointer, qs_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer,
-    p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, share: Int32, span: Int32,
-    unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    empty_lse: Float32, has_lengths: Int32, cached: Int32, share: Int32, reach: Int32, span: Int32,
+    row_step: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, splits: Int32, q_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer,
+    tmem: cute.Pointer, qt_full: cute.Pointer, qt_empty: cute.Pointer, qs_full: cute.Pointer,
+    qs_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
+    p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(TILE // 2, Float32)
@@ -651,6 +680,8 @@ def softmax(
     sums = cute.make_rmem_tensor(1, Float32)
     factor = cute.make_rmem_tensor(1, Float32)
     worker = thread
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -664,10 +695,11 @@ def softmax(
             if done == 0:
                 cute.arch.mbarrier_wait(qt_empty, (0 & 1) ^ 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                take_queries(
-                    panel_0, panel_1, panel_2, panel_3, panel_4, q_nope, q_nope_stride_t, q_nope_stride_h,
-                    row, worker
-                )
+                take_panel_first_0(panel_0, q_nope, q_nope_stride_t, q_nope_stride_h, row, worker)
+                take_panel_first_64(panel_1, q_nope, q_nope_stride_t, q_nope_stride_h, row, worker)
+                take_panel_first_128(panel_2, q_nope, q_nope_stride_t, q_nope_stride_h, row, worker)
+                take_panel_first_192(panel_3, q_nope, q_nope_stride_t, q_nope_stride_h, row, worker)
+                take_panel_first_256(panel_4, q_nope, q_nope_stride_t, q_nope_stride_h, row, worker)
                 # A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the
                 # commit.
                 fragment_sm100.write_tensor(tmem + (OWN_COLUMNS + TILE // 2), panel_0, worker)
@@ -681,9 +713,11 @@ def softmax(
                 fragment_sm100.write_tensor(
                     tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 4), panel_4, worker
                 )
-                take_more_queries(
-                    panel_0, panel_1, latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe,
-                    q_pe_stride_t, q_pe_stride_h, row, worker
+                take_panel_first_320(panel_0, q_nope, q_nope_stride_t, q_nope_stride_h, row, worker)
+                take_panel_first_384(panel_1, q_nope, q_nope_stride_t, q_nope_stride_h, row, worker)
+                take_last_queries(
+                    latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t,
+                    q_pe_stride_h, row, worker
                 )
                 fragment_sm100.write_tensor(
                     tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 5), panel_0, worker
@@ -741,12 +775,19 @@ def softmax(
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive(p_full)
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 cute.arch.mbarrier_wait(qt_empty, ((done + 1) & 1) ^ 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                take_queries(
-                    panel_0, panel_1, panel_2, panel_3, panel_4, q_nope, q_nope_stride_t, q_nope_stride_h,
-                    row + 1, worker
+                take_panel_first_0(panel_0, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, worker)
+                take_panel_first_64(panel_1, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, worker)
+                take_panel_first_128(
+                    panel_2, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, worker
+                )
+                take_panel_first_192(
+                    panel_3, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, worker
+                )
+                take_panel_first_256(
+                    panel_4, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, worker
                 )
                 fragment_sm100.write_tensor(tmem + (OWN_COLUMNS + TILE // 2), panel_0, worker)
                 fragment_sm100.write_tensor(tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2), panel_1, worker)
@@ -759,9 +800,15 @@ def softmax(
                 fragment_sm100.write_tensor(
                     tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 4), panel_4, worker
                 )
-                take_more_queries(
-                    panel_0, panel_1, latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe,
-                    q_pe_stride_t, q_pe_stride_h, row + 1, worker
+                take_panel_first_320(
+                    panel_0, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, worker
+                )
+                take_panel_first_384(
+                    panel_1, q_nope, q_nope_stride_t, q_nope_stride_h, row + row_step, worker
+                )
+                take_last_queries(
+                    latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t,
+                    q_pe_stride_h, row + row_step, worker
                 )
                 fragment_sm100.write_tensor(
                     tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 5), panel_0, worker
@@ -811,7 +858,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -832,13 +879,15 @@ def softmax(
 @cute.jit
 def front(
     ckv_map: cute.CopyAtom, indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, t: Int32, topk: Int32,
-    indices_stride: Int32, front_s: cute.Pointer, front_full: cute.Pointer, front_empty: cute.Pointer,
-    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, lane: Int32
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, share: Int32, reach: Int32,
+    span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32, front_s: cute.Pointer,
+    front_full: cute.Pointer, front_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, lane: Int32
 ):
     """The first half of the latent dims of selected rows."""
     rows_front = cute.make_rmem_tensor(TILE, Int32)
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -883,20 +932,22 @@ def front(
                     )
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.jit
 def back(
     ckv_map: cute.CopyAtom, kpe_map: cute.CopyAtom, indices: cute.Pointer, topk_length: cute.Pointer,
-    has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, t: Int32,
-    topk: Int32, indices_stride: Int32, back_s: cute.Pointer, pe_s: cute.Pointer, back_full: cute.Pointer,
-    back_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer, span: Int32, unit: Int32,
-    end: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
-    lane: Int32
+    has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, share: Int32,
+    reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32,
+    back_s: cute.Pointer, pe_s: cute.Pointer, back_full: cute.Pointer, back_empty: cute.Pointer,
+    pe_full: cute.Pointer, pe_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, lane: Int32
 ):
     """The other half, and the rope dims."""
     rows_back = cute.make_rmem_tensor(TILE, Int32)
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -945,19 +996,20 @@ def back(
                     bulk.load_rows(kpe_map, rows_back, 0, ROPE_DIM, pe_s, pe_full)
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.jit
 def mma(
-    indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, t: Int32,
-    topk: Int32, indices_stride: Int32, q_s: cute.Pointer, front_s: cute.Pointer, back_s: cute.Pointer,
-    pe_s: cute.Pointer, p_s: cute.Pointer, tmem: cute.Pointer, qt_full: cute.Pointer, qt_empty: cute.Pointer,
-    qs_full: cute.Pointer, qs_empty: cute.Pointer, front_full: cute.Pointer, front_empty: cute.Pointer,
-    back_full: cute.Pointer, back_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer,
-    s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
-    o_full: cute.Pointer, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32,
-    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, lane: Int32
+    indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, share: Int32,
+    reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32,
+    q_s: cute.Pointer, front_s: cute.Pointer, back_s: cute.Pointer, pe_s: cute.Pointer, p_s: cute.Pointer,
+    tmem: cute.Pointer, qt_full: cute.Pointer, qt_empty: cute.Pointer, qs_full: cute.Pointer,
+    qs_empty: cute.Pointer, front_full: cute.Pointer, front_empty: cute.Pointer, back_full: cute.Pointer,
+    back_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer, s_full: cute.Pointer,
+    s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32,
+    done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    lane: Int32
 ):
     """Issues every tcgen05.mma and commit."""
     qk_front_b = QK_FRONT.operand_b(front_s, TILE, UNIT, SIDE_STAGES, 128)
@@ -970,6 +1022,8 @@ def mma(
     pv_front_b = PV_FRONT.operand_b(front_s, TILE, UNIT, SIDE_STAGES, 128)
     pv_back_a = PV_BACK.operand_a(p_s, HALF, TILE, 1, 128)
     pv_back_b = PV_BACK.operand_b(back_s, TILE, UNIT, SIDE_STAGES, 128)
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -1111,7 +1165,7 @@ def mma(
                     with cute.arch.elect_one():
                         tcgen05.commit(o_full)
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.kernel
@@ -1121,10 +1175,10 @@ def sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_hb64_gather4(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32,
+    t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32,
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1152,16 +1206,6 @@ def sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_hb64_gather4(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
-    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
-    unit = Int32(cta * share)
-    end = unit + share
     done = Int32(0)
     it = Int32(0)
     low = Int32(0)
@@ -1216,30 +1260,30 @@ def sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_hb64_gather4(
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-            sm_scale, lse_scale, empty_lse, has_lengths, cached, t, q_nope_stride_t, q_nope_stride_h,
-            q_pe_stride_t, q_pe_stride_h, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
-            splits, q_s, p_s, red_s, tmem, qt_full, qt_empty, qs_full, qs_empty, s_full, s_empty, p_full,
-            p_empty, o_full, cta, share, span, unit, end, done, it, low, high, in_low, in_high, live, thread,
-            lane
+            sm_scale, lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t,
+            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, topk, indices_stride,
+            out_stride_t, out_stride_h, lse_stride, splits, q_s, p_s, red_s, tmem, qt_full, qt_empty, qs_full,
+            qs_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done, it, low, high, in_low, in_high,
+            live, thread, lane
         )
     elif warp < 5:
         front(
-            ckv_map, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, topk,
-            indices_stride, front_s, front_full, front_empty, span, unit, end, done, it, low, high, in_low,
-            in_high, live, lane
+            ckv_map, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share,
+            reach, span, row_step, t, topk, indices_stride, front_s, front_full, front_empty, cta, done, it,
+            low, high, in_low, in_high, live, lane
         )
     elif warp < 6:
         back(
             ckv_map, kpe_map, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap,
-            t, topk, indices_stride, back_s, pe_s, back_full, back_empty, pe_full, pe_empty, span, unit, end,
-            done, it, low, high, in_low, in_high, live, lane
+            share, reach, span, row_step, t, topk, indices_stride, back_s, pe_s, back_full, back_empty,
+            pe_full, pe_empty, cta, done, it, low, high, in_low, in_high, live, lane
         )
     else:
         mma(
-            indices, topk_length, has_lengths, cached, t, topk, indices_stride, q_s, front_s, back_s, pe_s,
-            p_s, tmem, qt_full, qt_empty, qs_full, qs_empty, front_full, front_empty, back_full, back_empty,
-            pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, span, unit, end, done, it, low, high,
-            in_low, in_high, live, lane
+            indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, indices_stride,
+            q_s, front_s, back_s, pe_s, p_s, tmem, qt_full, qt_empty, qs_full, qs_empty, front_full,
+            front_empty, back_full, back_empty, pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full,
+            cta, done, it, low, high, in_low, in_high, live, lane
         )
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
@@ -1255,18 +1299,18 @@ def program(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32,
+    t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32,
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     ckv_map, ckv_map_coords = bulk.row_map(ckv, cutlass.BFloat16, 512, 64)
     kpe_map, kpe_map_coords = bulk.row_map(kpe, cutlass.BFloat16, 64, 64)
     kernel = sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_hb64_gather4(
         ckv_map, ckv_map_coords, kpe_map, kpe_map_coords, q_nope, q_pe, ckv, kpe, indices, topk_length,
         attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths,
-        cached, page_inverse, page_shift, page_gap, ctas, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t,
-        q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride, out_stride_t, out_stride_h,
-        lse_stride, splits, counters
+        cached, page_inverse, page_shift, page_gap, ctas, share, reach, span, row_step, t, q_nope_stride_t,
+        q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride,
+        out_stride_t, out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(224, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

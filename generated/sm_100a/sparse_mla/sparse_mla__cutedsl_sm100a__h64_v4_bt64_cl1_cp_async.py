@@ -119,6 +119,10 @@ LAUNCH = Launch(
         Operand("extra_page_shift", "scalar", "int32"),
         Operand("extra_page_size", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
+        Operand("share", "scalar", "int32"),
+        Operand("reach", "scalar", "int32"),
+        Operand("span", "scalar", "int32"),
+        Operand("row_step", "scalar", "int32"),
     ),
     grid=("ctas", "1", "1"),
     block=288,
@@ -779,13 +783,14 @@ def softmax(
     extra_topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, has_extra_lengths: Int32,
-    extra_cached: Int32, ctas: Int32, t: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, topk: Int32,
-    indices_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32,
-    out_stride_h: Int32, lse_stride: Int32, splits: Int32, q_s: cute.Pointer, p_s: cute.Pointer,
-    red_s: cute.Pointer, stat_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
-    q_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
-    p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
-    in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean, thread: Int32, lane: Int32
+    extra_cached: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32,
+    q_rows_stride_t: Int32, q_rows_stride_h: Int32, topk: Int32, indices_stride: Int32, extra_topk: Int32,
+    extra_indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    q_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer, stat_s: cute.Pointer, tmem: cute.Pointer,
+    q_full: cute.Pointer, q_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer,
+    p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, done: Int32, it: Int32,
+    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean,
+    thread: Int32, lane: Int32
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(HEADS // 2, Float32)
@@ -794,28 +799,8 @@ def softmax(
     peak = cute.make_rmem_tensor(HEADS // 4, Float32)
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
-    share = Int32(
-        (
-            scalars.ceildiv(
-                scalars.anew(topk), TILE
-            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1
-        ) // splits
-    )
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-        share = (
-            t * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            ) + ctas - 1
-        ) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            )
     unit = Int32(cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -899,9 +884,9 @@ def softmax(
                     nvvm.tcgen05_fence("before_thread_sync")
                     cute.arch.mbarrier_arrive(p_full)
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 cute.arch.mbarrier_wait(q_empty, ((done + 1) & 1) ^ 1)
-                copy_block(q_s, q_rows, q_rows_stride_t, q_rows_stride_h, row + 1, worker)
+                copy_block(q_s, q_rows, q_rows_stride_t, q_rows_stride_h, row + row_step, worker)
                 cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             leave_sums(red_s + it % 2 * (HEADS * 4), sums, worker)
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
@@ -939,7 +924,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -972,38 +957,19 @@ def producer(
     kv_pages: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer, extra_kv_pages: cute.Pointer,
     extra_indices: cute.Pointer, extra_topk_length: cute.Pointer, has_lengths: Int32, cached: Int32,
     page_inverse: Int32, page_shift: Int32, page_size: Int32, has_extra_lengths: Int32, extra_cached: Int32,
-    extra_page_inverse: Int32, extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, t: Int32,
-    kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_kv_pages_stride: Int32,
-    extra_topk: Int32, extra_indices_stride: Int32, splits: Int32, kv_s: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean, thread: Int32, lane: Int32
+    extra_page_inverse: Int32, extra_page_shift: Int32, extra_page_size: Int32, share: Int32, reach: Int32,
+    span: Int32, row_step: Int32, t: Int32, kv_pages_stride: Int32, topk: Int32, indices_stride: Int32,
+    extra_kv_pages_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32, kv_s: cute.Pointer,
+    kv_full: cute.Pointer, kv_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean, thread: Int32,
+    lane: Int32
 ):
     """Selected rows into the rings."""
     words = cute.make_rmem_tensor(76, cutlass.Uint32)
     coming = cute.make_rmem_tensor(4, cutlass.Uint32)
     worker = thread % 128
-    share = Int32(
-        (
-            scalars.ceildiv(
-                scalars.anew(topk), TILE
-            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1
-        ) // splits
-    )
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-        share = (
-            t * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            ) + ctas - 1
-        ) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            )
     unit = Int32(cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -1047,7 +1013,7 @@ def producer(
                     )
                 else:
                     low, high = read_ids(indices, indices_stride, row, first + (turn + 1), stop, lane)
-                if live | (turn == turns) & (((row + 1) * span < end) & (row + 1 < t) == False):
+                if live | (turn == turns) & (((row + row_step) * span < end) & (row + row_step < t) == False):
                     now_cached = Int32(cached)
                     now_inverse = Int32(page_inverse)
                     now_shift = Int32(page_shift)
@@ -1150,47 +1116,28 @@ def producer(
                     take_scales(words, coming)
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.jit
 def mma(
     indices: cute.Pointer, topk_length: cute.Pointer, extra_indices: cute.Pointer,
     extra_topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, has_extra_lengths: Int32,
-    extra_cached: Int32, ctas: Int32, t: Int32, topk: Int32, indices_stride: Int32, extra_topk: Int32,
-    extra_indices_stride: Int32, splits: Int32, q_s: cute.Pointer, kv_s: cute.Pointer, p_s: cute.Pointer,
-    tmem: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
-    p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
-    in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean, lane: Int32
+    extra_cached: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32,
+    indices_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32, q_s: cute.Pointer,
+    kv_s: cute.Pointer, p_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    kv_full: cute.Pointer, kv_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer,
+    p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, done: Int32, it: Int32,
+    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean,
+    lane: Int32
 ):
     """Issues every tcgen05.mma and commit."""
     qk_nope_a = QK_NOPE.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
     qk_nope_b = QK_NOPE.operand_b(q_s, HEADS, LATENT_DIM, 1, 128)
     pv_a = PV.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
     pv_b = PV.operand_b(p_s, TILE, HEADS, TILE_STAGES, 128)
-    share = Int32(
-        (
-            scalars.ceildiv(
-                scalars.anew(topk), TILE
-            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1
-        ) // splits
-    )
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-        share = (
-            t * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            ) + ctas - 1
-        ) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            )
     unit = Int32(cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -1274,7 +1221,7 @@ def mma(
                     with cute.arch.elect_one():
                         tcgen05.commit(o_full)
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.kernel
@@ -1285,11 +1232,11 @@ def sparse_mla__cutedsl_sm100a__h64_v4_bt64_cl1_cp_async(
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
     empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_size: Int32, has_extra_lengths: Int32, extra_cached: Int32, extra_page_inverse: Int32,
-    extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, t: Int32, q_rows_stride_t: Int32,
-    q_rows_stride_h: Int32, pages: Int32, page_bytes: Int32, kv_pages_stride: Int32, topk: Int32,
-    indices_stride: Int32, extra_pages: Int32, extra_page_bytes: Int32, extra_kv_pages_stride: Int32,
-    extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32,
+    row_step: Int32, t: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, pages: Int32,
+    page_bytes: Int32, kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_pages: Int32,
+    extra_page_bytes: Int32, extra_kv_pages_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1353,25 +1300,25 @@ def sparse_mla__cutedsl_sm100a__h64_v4_bt64_cl1_cp_async(
         softmax(
             q_rows, indices, topk_length, extra_indices, extra_topk_length, attn_sink, out, lse, o_partial,
             lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached, has_extra_lengths,
-            extra_cached, ctas, t, q_rows_stride_t, q_rows_stride_h, topk, indices_stride, extra_topk,
-            extra_indices_stride, out_stride_t, out_stride_h, lse_stride, splits, q_s, p_s, red_s, stat_s,
-            tmem, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done, it, low, high, in_low,
-            in_high, live, known, of_extra, thread, lane
+            extra_cached, share, reach, span, row_step, t, q_rows_stride_t, q_rows_stride_h, topk,
+            indices_stride, extra_topk, extra_indices_stride, out_stride_t, out_stride_h, lse_stride, splits,
+            q_s, p_s, red_s, stat_s, tmem, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta,
+            done, it, low, high, in_low, in_high, live, known, of_extra, thread, lane
         )
     elif warp < 8:
         producer(
             kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length, has_lengths,
             cached, page_inverse, page_shift, page_size, has_extra_lengths, extra_cached, extra_page_inverse,
-            extra_page_shift, extra_page_size, ctas, t, kv_pages_stride, topk, indices_stride,
-            extra_kv_pages_stride, extra_topk, extra_indices_stride, splits, kv_s, kv_full, kv_empty, cta,
-            done, it, low, high, in_low, in_high, live, known, of_extra, thread, lane
+            extra_page_shift, extra_page_size, share, reach, span, row_step, t, kv_pages_stride, topk,
+            indices_stride, extra_kv_pages_stride, extra_topk, extra_indices_stride, kv_s, kv_full, kv_empty,
+            cta, done, it, low, high, in_low, in_high, live, known, of_extra, thread, lane
         )
     else:
         mma(
             indices, topk_length, extra_indices, extra_topk_length, has_lengths, cached, has_extra_lengths,
-            extra_cached, ctas, t, topk, indices_stride, extra_topk, extra_indices_stride, splits, q_s, kv_s,
-            p_s, tmem, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta,
-            done, it, low, high, in_low, in_high, live, known, of_extra, lane
+            extra_cached, share, reach, span, row_step, t, topk, indices_stride, extra_topk,
+            extra_indices_stride, q_s, kv_s, p_s, tmem, q_full, q_empty, kv_full, kv_empty, s_full, s_empty,
+            p_full, p_empty, o_full, cta, done, it, low, high, in_low, in_high, live, known, of_extra, lane
         )
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
@@ -1389,18 +1336,19 @@ def program(
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
     empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_size: Int32, has_extra_lengths: Int32, extra_cached: Int32, extra_page_inverse: Int32,
-    extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, t: Int32, q_rows_stride_t: Int32,
-    q_rows_stride_h: Int32, pages: Int32, page_bytes: Int32, kv_pages_stride: Int32, topk: Int32,
-    indices_stride: Int32, extra_pages: Int32, extra_page_bytes: Int32, extra_kv_pages_stride: Int32,
-    extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32,
+    row_step: Int32, t: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, pages: Int32,
+    page_bytes: Int32, kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_pages: Int32,
+    extra_page_bytes: Int32, extra_kv_pages_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm100a__h64_v4_bt64_cl1_cp_async(
         q_rows, kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length, attn_sink,
         out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached,
         page_inverse, page_shift, page_size, has_extra_lengths, extra_cached, extra_page_inverse,
-        extra_page_shift, extra_page_size, ctas, t, q_rows_stride_t, q_rows_stride_h, pages, page_bytes,
-        kv_pages_stride, topk, indices_stride, extra_pages, extra_page_bytes, extra_kv_pages_stride,
-        extra_topk, extra_indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
+        extra_page_shift, extra_page_size, ctas, share, reach, span, row_step, t, q_rows_stride_t,
+        q_rows_stride_h, pages, page_bytes, kv_pages_stride, topk, indices_stride, extra_pages,
+        extra_page_bytes, extra_kv_pages_stride, extra_topk, extra_indices_stride, out_stride_t, out_stride_h,
+        lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

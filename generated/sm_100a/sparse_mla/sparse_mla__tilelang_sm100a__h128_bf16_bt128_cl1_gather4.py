@@ -116,35 +116,56 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 
 
 @T.macro
-def take_queries(panel, panel_1, panel_2, panel_3, panel_4, q, row, head0, thread):
-    """Read the first panels of dims of a thread's head, all in flight together."""
+def take_panel_first_0(panel, q, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = head0 + T.truncmod(thread, HALF)
     for i in T.unroll(HALF // 8):
         vectors.load_halves(panel, i * 8, q[row, head, (i) * 8])
-    head = head0 + T.truncmod(thread, HALF)
-    for i in T.unroll(PANEL // 8):
-        vectors.load_halves(panel_1, i * 8, q[row, head, HALF + (i) * 8])
-    head = head0 + T.truncmod(thread, HALF)
-    for i in T.unroll(PANEL // 8):
-        vectors.load_halves(panel_2, i * 8, q[row, head, 2 * HALF + (i) * 8])
-    head = head0 + T.truncmod(thread, HALF)
-    for i in T.unroll(PANEL // 8):
-        vectors.load_halves(panel_3, i * 8, q[row, head, 3 * HALF + (i) * 8])
-    head = head0 + T.truncmod(thread, HALF)
-    for i in T.unroll(PANEL // 8):
-        vectors.load_halves(panel_4, i * 8, q[row, head, 4 * HALF + (i) * 8])
 
 
 @T.macro
-def take_last_queries(panel, latent, rope, q_nope, q_pe, row, head0, thread):
-    """Read the rest of the queries, from dim `first` on.
+def take_panel_first_64(panel, q, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = head0 + T.truncmod(thread, HALF)
+    for i in T.unroll(PANEL // 8):
+        vectors.load_halves(panel, i * 8, q[row, head, PANEL + (i) * 8])
 
-    A thread takes one panel of its head's dims, then its part of the other latent dims and of the rope
-    dims of all heads.
-    """
+
+@T.macro
+def take_panel_first_128(panel, q, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = head0 + T.truncmod(thread, HALF)
+    for i in T.unroll(PANEL // 8):
+        vectors.load_halves(panel, i * 8, q[row, head, 2 * PANEL + (i) * 8])
+
+
+@T.macro
+def take_panel_first_192(panel, q, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = head0 + T.truncmod(thread, HALF)
+    for i in T.unroll(PANEL // 8):
+        vectors.load_halves(panel, i * 8, q[row, head, 3 * PANEL + (i) * 8])
+
+
+@T.macro
+def take_panel_first_256(panel, q, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = head0 + T.truncmod(thread, HALF)
     for i in T.unroll(HALF // 8):
-        vectors.load_halves(panel, i * 8, q_nope[row, head, 5 * PANEL + (i) * 8])
+        vectors.load_halves(panel, i * 8, q[row, head, 4 * PANEL + (i) * 8])
+
+
+@T.macro
+def take_panel_first_320(panel, q, row, head0, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = head0 + T.truncmod(thread, HALF)
+    for i in T.unroll(PANEL // 8):
+        vectors.load_halves(panel, i * 8, q[row, head, 5 * PANEL + (i) * 8])
+
+
+@T.macro
+def take_last_queries(latent, rope, q_nope, q_pe, row, head0, thread):
+    """Read a thread's part of the latent dims from `first` on, and of the rope dims, of all heads."""
     own = scalars.anew(thread)
     for i in T.unroll(PANEL // 8):
         item = i * 128 + own
@@ -152,7 +173,7 @@ def take_last_queries(panel, latent, rope, q_nope, q_pe, row, head0, thread):
             latent, i * 8,
             q_nope[
                 row, head0 + T.truncdiv(item, PANEL * 128 // HALF // 8),
-                5 * PANEL + HALF + (T.truncmod(item, PANEL * 128 // HALF // 8)) * 8
+                6 * PANEL + (T.truncmod(item, PANEL * 128 // HALF // 8)) * 8
             ]
         )
     own = scalars.anew(thread)
@@ -516,12 +537,11 @@ def spread_ids(rows, low, high):
 @T.macro
 def softmax(
     q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-    lse_scale, empty_lse, has_lengths, cached, t, topk, splits, q_s, p_s, red_s, o_t, s_t, q_t_0, q_t_1,
-    q_t_2, q_t_3, q_t_4, q_t_5, qt_full, qt_empty, qs_full, qs_empty, s_full, s_empty, p_full, p_empty,
-    o_full, cta, rank, head0, share: T.Ref, span: T.Ref, unit: T.Ref, end, done: T.Ref, it: T.Ref,
-    low_left: T.Ref, high_left: T.Ref, in_low_left: T.Ref, in_high_left: T.Ref, live_left: T.Ref,
-    low_right: T.Ref, high_right: T.Ref, in_low_right: T.Ref, in_high_right: T.Ref, live_right: T.Ref,
-    live: T.Ref, thread, lane
+    lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t, topk, splits, q_s, p_s, red_s,
+    o_t, s_t, q_t_0, q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, qt_full, qt_empty, qs_full, qs_empty, s_full, s_empty,
+    p_full, p_empty, o_full, cta, rank, head0, done: T.Ref, it: T.Ref, low_left: T.Ref, high_left: T.Ref,
+    in_low_left: T.Ref, in_high_left: T.Ref, live_left: T.Ref, low_right: T.Ref, high_right: T.Ref,
+    in_low_right: T.Ref, in_high_right: T.Ref, live_right: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HALF,), "float32")
@@ -535,6 +555,8 @@ def softmax(
     sums = T.alloc_local((1,), "float32")
     factor = T.alloc_local((1,), "float32")
     worker = thread
+    unit = T.alloc_var("int32", init=cta * share)
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -549,16 +571,21 @@ def softmax(
             if done == 0:
                 T.mbarrier_wait_parity(qt_empty[0], (0 & 1) ^ 1)
                 T.tcgen05_after_thread_sync()
-                take_queries(weights, panel_1, panel_2, panel_3, latent, q_nope, row, head0, worker)
+                take_panel_first_0(weights, q_nope, row, head0, worker)
+                take_panel_first_64(panel_1, q_nope, row, head0, worker)
+                take_panel_first_128(panel_2, q_nope, row, head0, worker)
+                take_panel_first_192(panel_3, q_nope, row, head0, worker)
                 # A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the
                 # commit.
                 fragment.write_tensor(q_t_0, 0, weights, worker)
                 fragment.write_tensor(q_t_1, 0, panel_1, worker)
                 fragment.write_tensor(q_t_2, 0, panel_2, worker)
                 fragment.write_tensor(q_t_3, 0, panel_3, worker)
-                fragment.write_tensor(q_t_4, 0, latent, worker)
-                take_last_queries(weights, latent, rope, q_nope, q_pe, row, head0, worker)
-                fragment.write_tensor(q_t_5, 0, weights, worker)
+                take_panel_first_256(weights, q_nope, row, head0, worker)
+                take_panel_first_320(panel_1, q_nope, row, head0, worker)
+                take_last_queries(latent, rope, q_nope, q_pe, row, head0, worker)
+                fragment.write_tensor(q_t_4, 0, weights, worker)
+                fragment.write_tensor(q_t_5, 0, panel_1, worker)
                 T.call_extern("handle", "tl::fence_view_async_tmem_store")
                 T.tcgen05_before_thread_sync()
                 T.sync_warp()
@@ -614,17 +641,22 @@ def softmax(
                     if T.shuffle_elect(32):
                         T.ptx_arrive_cluster_barrier(p_full[0], 0)
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 T.mbarrier_wait_parity(qt_empty[0], ((done + 1) & 1) ^ 1)
                 T.tcgen05_after_thread_sync()
-                take_queries(weights, panel_1, panel_2, panel_3, latent, q_nope, row + 1, head0, worker)
+                take_panel_first_0(weights, q_nope, row + row_step, head0, worker)
+                take_panel_first_64(panel_1, q_nope, row + row_step, head0, worker)
+                take_panel_first_128(panel_2, q_nope, row + row_step, head0, worker)
+                take_panel_first_192(panel_3, q_nope, row + row_step, head0, worker)
                 fragment.write_tensor(q_t_0, 0, weights, worker)
                 fragment.write_tensor(q_t_1, 0, panel_1, worker)
                 fragment.write_tensor(q_t_2, 0, panel_2, worker)
                 fragment.write_tensor(q_t_3, 0, panel_3, worker)
-                fragment.write_tensor(q_t_4, 0, latent, worker)
-                take_last_queries(weights, latent, rope, q_nope, q_pe, row + 1, head0, worker)
-                fragment.write_tensor(q_t_5, 0, weights, worker)
+                take_panel_first_256(weights, q_nope, row + row_step, head0, worker)
+                take_panel_first_320(panel_1, q_nope, row + row_step, head0, worker)
+                take_last_queries(latent, rope, q_nope, q_pe, row + row_step, head0, worker)
+                fragment.write_tensor(q_t_4, 0, weights, worker)
+                fragment.write_tensor(q_t_5, 0, panel_1, worker)
                 T.call_extern("handle", "tl::fence_view_async_tmem_store")
                 T.tcgen05_before_thread_sync()
                 T.sync_warp()
@@ -666,7 +698,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -693,14 +725,16 @@ def softmax(
 
 @T.macro
 def keys(
-    ckv, kpe, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, n, ckv_stride,
-    kpe_stride, topk, k_s, k_full, k_empty, rank, span: T.Ref, unit: T.Ref, end, done: T.Ref, it: T.Ref,
-    low_left: T.Ref, high_left: T.Ref, in_low_left: T.Ref, in_high_left: T.Ref, live_left: T.Ref,
+    ckv, kpe, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share, reach,
+    span, row_step, t, n, ckv_stride, kpe_stride, topk, k_s, k_full, k_empty, cta, rank, done: T.Ref,
+    it: T.Ref, low_left: T.Ref, high_left: T.Ref, in_low_left: T.Ref, in_high_left: T.Ref, live_left: T.Ref,
     low_right: T.Ref, high_right: T.Ref, in_low_right: T.Ref, in_high_right: T.Ref, live_right: T.Ref,
     live: T.Ref, lane
 ):
     """Selected rows of this CTA's side, as keys."""
     key_rows = T.alloc_local((HALF,), "int32")
+    unit = T.alloc_var("int32", init=cta * share)
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -772,7 +806,7 @@ def keys(
                     )
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     T.mbarrier_wait_parity(k_empty[it * PANELS % KEY_STAGES], ((it * PANELS // KEY_STAGES) & 1) ^ 1)
     T.mbarrier_wait_parity(
         k_empty[(it * PANELS + 1) % KEY_STAGES], (((it * PANELS + 1) // KEY_STAGES) & 1) ^ 1
@@ -814,13 +848,16 @@ def keys(
 
 @T.macro
 def values(
-    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, n, ckv_stride,
-    topk, v_s, v_full, v_empty, rank, span: T.Ref, unit: T.Ref, end, done: T.Ref, it: T.Ref, low_left: T.Ref,
-    high_left: T.Ref, in_low_left: T.Ref, in_high_left: T.Ref, live_left: T.Ref, low_right: T.Ref,
-    high_right: T.Ref, in_low_right: T.Ref, in_high_right: T.Ref, live_right: T.Ref, live: T.Ref, lane
+    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share, reach, span,
+    row_step, t, n, ckv_stride, topk, v_s, v_full, v_empty, cta, rank, done: T.Ref, it: T.Ref,
+    low_left: T.Ref, high_left: T.Ref, in_low_left: T.Ref, in_high_left: T.Ref, live_left: T.Ref,
+    low_right: T.Ref, high_right: T.Ref, in_low_right: T.Ref, in_high_right: T.Ref, live_right: T.Ref,
+    live: T.Ref, lane
 ):
     """This CTA's half of the dims of selected rows of both sides, as values."""
     value_rows = T.alloc_local((HALF,), "int32")
+    unit = T.alloc_var("int32", init=cta * share)
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -924,7 +961,7 @@ def values(
                     )
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     T.mbarrier_wait_parity(
         v_empty[it * VALUE_UNITS % VALUE_STAGES], ((it * VALUE_UNITS // VALUE_STAGES) & 1) ^ 1
     )
@@ -944,15 +981,17 @@ def values(
 
 @T.macro
 def mma(
-    indices, topk_length, has_lengths, cached, t, topk, q_s, k_s, v_s, p_s, o_t, s_t, q_t_0, q_t_1, q_t_2,
-    q_t_3, q_t_4, q_t_5, qt_full, qt_empty, qs_full, qs_empty, k_full, k_empty, v_full, v_empty, s_full,
-    s_empty, p_full, p_empty, o_full, rank, span: T.Ref, unit: T.Ref, end, done: T.Ref, it: T.Ref,
+    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s, k_s, v_s, p_s, o_t,
+    s_t, q_t_0, q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, qt_full, qt_empty, qs_full, qs_empty, k_full, k_empty,
+    v_full, v_empty, s_full, s_empty, p_full, p_empty, o_full, cta, rank, done: T.Ref, it: T.Ref,
     low_left: T.Ref, high_left: T.Ref, in_low_left: T.Ref, in_high_left: T.Ref, live_left: T.Ref,
     low_right: T.Ref, high_right: T.Ref, in_low_right: T.Ref, in_high_right: T.Ref, live_right: T.Ref,
     live: T.Ref, lane
 ):
     """Issues the products of both CTAs, in the first one."""
     if rank == 0:
+        unit = T.alloc_var("int32", init=cta * share)
+        end = cta * share + reach
         while unit < end:
             row = T.truncdiv(unit, span)
             first = unit - row * span
@@ -1132,7 +1171,7 @@ def mma(
                         T.tcgen05_mma_arrive(p_empty[0], arrive_2cta=True)
                         T.tcgen05_mma_arrive(o_full[0], arrive_2cta=True)
                 done = done + 1
-            unit = row * span + span
+            unit = (row + row_step) * span
 
 
 def program():
@@ -1175,6 +1214,10 @@ def program():
         page_shift: T.int32,
         page_gap: T.int32,
         ctas: T.int32,
+        share: T.int32,
+        reach: T.int32,
+        span: T.int32,
+        row_step: T.int32,
     ):
         with T.Kernel(ctas, 2, threads=224, cluster_dims=(1, 2, 1)) as (cta, rank):
             T.import_source(
@@ -1213,21 +1256,6 @@ def program():
             thread = T.get_thread_binding()
             lane = thread % 32
             head0 = rank * HALF
-            share = T.alloc_var(
-                "int32",
-                init=T.truncdiv(T.truncdiv(scalars.ceildiv(topk, TILE // 2) + 1, 2) + splits - 1, splits)
-            )
-            span = T.alloc_var("int32", init=share * splits)
-            # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-            if (ctas == t * splits) == False:
-                span = T.truncdiv(scalars.ceildiv(topk, TILE // 2) + 1, 2)
-                share = T.truncdiv(t * T.truncdiv(scalars.ceildiv(topk, TILE // 2) + 1, 2) + ctas - 1, ctas)
-                if splits == 1:
-                    share = T.truncdiv(t + ctas - 1, ctas) * T.truncdiv(
-                        scalars.ceildiv(topk, TILE // 2) + 1, 2
-                    )
-            unit = T.alloc_var("int32", init=cta * share)
-            end = unit + share
             done = T.alloc_var("int32", init=0)
             it = T.alloc_var("int32", init=0)
             low_left = T.alloc_var("int32", init=0)
@@ -1246,33 +1274,33 @@ def program():
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-                    sm_scale, lse_scale, empty_lse, has_lengths, cached, t, topk, splits, q_s, p_s, red_s,
-                    o_t, s_t, q_t_0, q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, qt_full, qt_empty, qs_full, qs_empty,
-                    s_full, s_empty, p_full, p_empty, o_full, cta, rank, head0, share, span, unit, end, done,
-                    it, low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right,
-                    in_low_right, in_high_right, live_right, live, thread, lane
+                    sm_scale, lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t,
+                    topk, splits, q_s, p_s, red_s, o_t, s_t, q_t_0, q_t_1, q_t_2, q_t_3, q_t_4, q_t_5,
+                    qt_full, qt_empty, qs_full, qs_empty, s_full, s_empty, p_full, p_empty, o_full, cta, rank,
+                    head0, done, it, low_left, high_left, in_low_left, in_high_left, live_left, low_right,
+                    high_right, in_low_right, in_high_right, live_right, live, thread, lane
                 )
             elif thread < 160:
                 keys(
                     ckv, kpe, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap,
-                    t, n, ckv_stride, kpe_stride, topk, k_s, k_full, k_empty, rank, span, unit, end, done, it,
-                    low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right,
-                    in_low_right, in_high_right, live_right, live, lane
+                    share, reach, span, row_step, t, n, ckv_stride, kpe_stride, topk, k_s, k_full, k_empty,
+                    cta, rank, done, it, low_left, high_left, in_low_left, in_high_left, live_left, low_right,
+                    high_right, in_low_right, in_high_right, live_right, live, lane
                 )
             elif thread < 192:
                 values(
-                    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, n,
-                    ckv_stride, topk, v_s, v_full, v_empty, rank, span, unit, end, done, it, low_left,
-                    high_left, in_low_left, in_high_left, live_left, low_right, high_right, in_low_right,
-                    in_high_right, live_right, live, lane
+                    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share,
+                    reach, span, row_step, t, n, ckv_stride, topk, v_s, v_full, v_empty, cta, rank, done, it,
+                    low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right,
+                    in_low_right, in_high_right, live_right, live, lane
                 )
             else:
                 mma(
-                    indices, topk_length, has_lengths, cached, t, topk, q_s, k_s, v_s, p_s, o_t, s_t, q_t_0,
-                    q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, qt_full, qt_empty, qs_full, qs_empty, k_full, k_empty,
-                    v_full, v_empty, s_full, s_empty, p_full, p_empty, o_full, rank, span, unit, end, done,
-                    it, low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right,
-                    in_low_right, in_high_right, live_right, live, lane
+                    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s,
+                    k_s, v_s, p_s, o_t, s_t, q_t_0, q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, qt_full, qt_empty,
+                    qs_full, qs_empty, k_full, k_empty, v_full, v_empty, s_full, s_empty, p_full, p_empty,
+                    o_full, cta, rank, done, it, low_left, high_left, in_low_left, in_high_left, live_left,
+                    low_right, high_right, in_low_right, in_high_right, live_right, live, lane
                 )
             # No CTA ends while others may still send to it or arrive at its barriers.
             T.call_extern("handle", "sync::meet_cluster")

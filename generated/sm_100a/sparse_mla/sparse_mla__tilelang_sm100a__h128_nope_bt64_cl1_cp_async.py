@@ -492,9 +492,9 @@ def copy_rows(target, target_slot, cache, first, low, high, n, thread):
 @T.macro
 def softmax(
     q_rows, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-    empty_lse, has_lengths, cached, t, topk, splits, q_s, p_s, red_s, stat_s, o_t, s_t, q_full, q_empty,
-    s_full, s_empty, p_full, p_empty, o_full, cta, head0, share: T.Ref, span: T.Ref, unit: T.Ref, end,
-    done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    empty_lse, has_lengths, cached, share, reach, span, row_step, t, topk, splits, q_s, p_s, red_s, stat_s,
+    o_t, s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, head0, done: T.Ref, it: T.Ref,
+    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HEAD_BLOCK // 2,), "float32")
@@ -503,6 +503,8 @@ def softmax(
     peak = T.alloc_local((HEAD_BLOCK // 4,), "float32")
     held = T.alloc_local((16,), "float32")
     worker = thread
+    unit = T.alloc_var("int32", init=cta // (HEADS // HEAD_BLOCK) * share)
+    end = cta // (HEADS // HEAD_BLOCK) * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -559,9 +561,9 @@ def softmax(
                     T.tcgen05_before_thread_sync()
                     T.mbarrier_arrive(p_full[0])
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 T.mbarrier_wait_parity(q_empty[0], ((done + 1) & 1) ^ 1)
-                copy_block(q_s, 0, q_rows, row + 1, head0, worker)
+                copy_block(q_s, 0, q_rows, row + row_step, head0, worker)
                 T.cp_async_barrier_noinc(q_full[0])
             leave_sums(red_s, it % 2, sums, worker)
             T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
@@ -593,7 +595,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta // (HEADS // HEAD_BLOCK) * share
         while unit < end:
@@ -617,12 +619,14 @@ def softmax(
 
 @T.macro
 def producer(
-    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, n, topk, kv_s,
-    kv_full, kv_empty, span: T.Ref, unit: T.Ref, end, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
+    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share, reach, span,
+    row_step, t, n, topk, kv_s, kv_full, kv_empty, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
     in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected rows into the rings."""
     worker = thread - 128
+    unit = T.alloc_var("int32", init=cta // (HEADS // HEAD_BLOCK) * share)
+    end = cta // (HEADS // HEAD_BLOCK) * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -651,16 +655,18 @@ def producer(
                         T.cp_async_barrier_noinc(kv_full[(it * UNITS + c) % UNIT_STAGES])
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @T.macro
 def mma(
-    indices, topk_length, has_lengths, cached, t, topk, q_s, kv_s, p_s, o_t, s_t, q_full, q_empty, kv_full,
-    kv_empty, s_full, s_empty, p_full, p_empty, o_full, span: T.Ref, unit: T.Ref, end, done: T.Ref, it: T.Ref,
-    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
+    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s, kv_s, p_s, o_t,
+    s_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref,
+    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
 ):
     """Issues every tcgen05.mma and commit."""
+    unit = T.alloc_var("int32", init=cta // (HEADS // HEAD_BLOCK) * share)
+    end = cta // (HEADS // HEAD_BLOCK) * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -714,7 +720,7 @@ def mma(
                     T.tcgen05_mma_arrive(p_empty[0])
                     T.tcgen05_mma_arrive(o_full[0])
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 def program():
@@ -752,6 +758,10 @@ def program():
         page_shift: T.int32,
         page_gap: T.int32,
         ctas: T.int32,
+        share: T.int32,
+        reach: T.int32,
+        span: T.int32,
+        row_step: T.int32,
     ):
         with T.Kernel(ctas * 2, threads=288) as cta:
             T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
@@ -776,16 +786,6 @@ def program():
             thread = T.get_thread_binding()
             lane = thread % 32
             head0 = cta % (HEADS // HEAD_BLOCK) * HEAD_BLOCK
-            share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
-            span = T.alloc_var("int32", init=share * splits)
-            # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-            if (ctas == t * splits) == False:
-                span = scalars.ceildiv(topk, TILE)
-                share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
-                if splits == 1:
-                    share = T.truncdiv(t + ctas - 1, ctas) * scalars.ceildiv(topk, TILE)
-            unit = T.alloc_var("int32", init=cta // (HEADS // HEAD_BLOCK) * share)
-            end = unit + share
             done = T.alloc_var("int32", init=0)
             it = T.alloc_var("int32", init=0)
             low = T.alloc_var("int32", init=0)
@@ -797,21 +797,21 @@ def program():
             if thread < 128:
                 softmax(
                     q_rows, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-                    sm_scale, lse_scale, empty_lse, has_lengths, cached, t, topk, splits, q_s, p_s, red_s,
-                    stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, head0,
-                    share, span, unit, end, done, it, low, high, in_low, in_high, live, thread, lane
+                    sm_scale, lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t,
+                    topk, splits, q_s, p_s, red_s, stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty, p_full,
+                    p_empty, o_full, cta, head0, done, it, low, high, in_low, in_high, live, thread, lane
                 )
             elif thread < 256:
                 producer(
-                    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, n,
-                    topk, kv_s, kv_full, kv_empty, span, unit, end, done, it, low, high, in_low, in_high,
-                    live, thread, lane
+                    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share,
+                    reach, span, row_step, t, n, topk, kv_s, kv_full, kv_empty, cta, done, it, low, high,
+                    in_low, in_high, live, thread, lane
                 )
             else:
                 mma(
-                    indices, topk_length, has_lengths, cached, t, topk, q_s, kv_s, p_s, o_t, s_t, q_full,
-                    q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, span, unit, end,
-                    done, it, low, high, in_low, in_high, live, lane
+                    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s,
+                    kv_s, p_s, o_t, s_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty,
+                    o_full, cta, done, it, low, high, in_low, in_high, live, lane
                 )
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()

@@ -890,9 +890,10 @@ def copy_stored(kv, kv_slot, pe, pe_slot, scales, scales_slot, kv_cache, low, hi
 @T.macro
 def softmax(
     q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-    lse_scale, empty_lse, has_lengths, cached, ctas, t, topk, splits, q_s, qpe_s, unit_s, scale_s, p_s, red_s,
-    stat_s, o_t, s_t, r_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta,
-    done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t, topk, splits, q_s, qpe_s,
+    unit_s, scale_s, p_s, red_s, stat_s, o_t, s_t, r_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty,
+    p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Terms of the queries and of P, online softmax, epilogue, merge."""
     partial = T.alloc_local((GROUPS * HEADS,), "float32")
@@ -905,16 +906,8 @@ def softmax(
     units = T.alloc_local((GROUPS,), "float32")
     lift = T.alloc_local((GROUPS,), "float32")
     worker = thread
-    share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * scalars.ceildiv(topk, TILE)
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -992,9 +985,9 @@ def softmax(
                     if T.shuffle_elect(32):
                         T.mbarrier_arrive(p_full[it % TILE_STAGES])
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 T.mbarrier_wait_parity(q_empty[0], ((done + 1) & 1) ^ 1)
-                split_queries(q_s, 0, unit_s, qpe_s, 0, q_nope, q_pe, row + 1, worker)
+                split_queries(q_s, 0, unit_s, qpe_s, 0, q_nope, q_pe, row + row_step, worker)
                 T.fence_proxy_async()
                 T.sync_warp()
                 if T.shuffle_elect(32):
@@ -1026,7 +1019,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -1046,22 +1039,14 @@ def softmax(
 
 @T.macro
 def producer(
-    kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, t, n, topk,
-    splits, kv_s, pe_s, scale_s, kv_full, kv_empty, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
-    in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share, reach,
+    span, row_step, t, n, topk, kv_s, pe_s, scale_s, kv_full, kv_empty, cta, done: T.Ref, it: T.Ref,
+    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected tokens into the ring."""
     worker = thread - 128
-    share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * scalars.ceildiv(topk, TILE)
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -1087,26 +1072,18 @@ def producer(
                     T.cp_async_barrier_noinc(kv_full[it % TILES])
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @T.macro
 def mma(
-    indices, topk_length, has_lengths, cached, ctas, t, topk, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t,
-    r_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref,
-    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
+    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s, qpe_s, kv_s, pe_s,
+    p_s, o_t, s_t, r_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta,
+    done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
 ):
     """Issues every tcgen05.mma and commit."""
-    share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * scalars.ceildiv(topk, TILE)
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -1160,7 +1137,7 @@ def mma(
                     T.tcgen05_mma_arrive(p_empty[before % TILE_STAGES])
                     T.tcgen05_mma_arrive(o_full[0])
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 def program():
@@ -1201,6 +1178,10 @@ def program():
         page_shift: T.int32,
         page_gap: T.int32,
         ctas: T.int32,
+        share: T.int32,
+        reach: T.int32,
+        span: T.int32,
+        row_step: T.int32,
     ):
         with T.Kernel(ctas, threads=288) as cta:
             T.import_source(
@@ -1244,22 +1225,22 @@ def program():
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-                    sm_scale, lse_scale, empty_lse, has_lengths, cached, ctas, t, topk, splits, q_s, qpe_s,
-                    unit_s, scale_s, p_s, red_s, stat_s, o_t, s_t, r_t, q_full, q_empty, kv_full, kv_empty,
-                    s_full, s_empty, p_full, p_empty, o_full, cta, done, it, low, high, in_low, in_high, live,
-                    thread, lane
+                    sm_scale, lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t,
+                    topk, splits, q_s, qpe_s, unit_s, scale_s, p_s, red_s, stat_s, o_t, s_t, r_t, q_full,
+                    q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done, it, low,
+                    high, in_low, in_high, live, thread, lane
                 )
             elif thread < 256:
                 producer(
                     kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap,
-                    ctas, t, n, topk, splits, kv_s, pe_s, scale_s, kv_full, kv_empty, cta, done, it, low,
-                    high, in_low, in_high, live, thread, lane
+                    share, reach, span, row_step, t, n, topk, kv_s, pe_s, scale_s, kv_full, kv_empty, cta,
+                    done, it, low, high, in_low, in_high, live, thread, lane
                 )
             else:
                 mma(
-                    indices, topk_length, has_lengths, cached, ctas, t, topk, splits, q_s, qpe_s, kv_s, pe_s,
-                    p_s, o_t, s_t, r_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty,
-                    o_full, cta, done, it, low, high, in_low, in_high, live, lane
+                    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s,
+                    qpe_s, kv_s, pe_s, p_s, o_t, s_t, r_t, q_full, q_empty, kv_full, kv_empty, s_full,
+                    s_empty, p_full, p_empty, o_full, cta, done, it, low, high, in_low, in_high, live, lane
                 )
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()

@@ -99,7 +99,8 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 @T.macro
 def copy_block_q_s(target, target_slot, q, row, thread):
     """Start the copies of a block of heads of one query. The target's padding becomes zero."""
-    for i in T.unroll(HEADS * (LATENT_DIM // 8) // 128):
+    thread = scalars.anew(thread)
+    for i in T.unroll(0, HEADS * (LATENT_DIM // 8) // 128, 1, unroll_factor=8):
         item = i * 128 + thread
         warps.copy16(
             target[target_slot, T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
@@ -111,7 +112,8 @@ def copy_block_q_s(target, target_slot, q, row, thread):
 @T.macro
 def copy_block_qpe_s(target, target_slot, q, row, thread):
     """Start the copies of a block of heads of one query. The target's padding becomes zero."""
-    for i in T.unroll(HEADS * (ROPE_DIM // 8) // 128):
+    thread = scalars.anew(thread)
+    for i in T.unroll(0, HEADS * (ROPE_DIM // 8) // 128, 1, unroll_factor=8):
         item = i * 128 + thread
         warps.copy16(
             target[target_slot, T.truncdiv(item, ROPE_DIM // 8), T.truncmod(item, ROPE_DIM // 8) * 8],
@@ -571,9 +573,9 @@ def take_scales(words, scales):
 @T.macro
 def softmax(
     q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-    lse_scale, empty_lse, has_lengths, cached, ctas, t, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, o_t,
-    s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref,
-    high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t, topk, splits, q_s, qpe_s, p_s,
+    red_s, stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref,
+    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HEADS // 2,), "float32")
@@ -582,16 +584,8 @@ def softmax(
     peak = T.alloc_local((HEADS // 4,), "float32")
     held = T.alloc_local((16,), "float32")
     worker = thread
-    share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * scalars.ceildiv(topk, TILE)
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -649,10 +643,10 @@ def softmax(
                     T.tcgen05_before_thread_sync()
                     T.mbarrier_arrive(p_full[it % TILE_STAGES])
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 T.mbarrier_wait_parity(q_empty[0], ((done + 1) & 1) ^ 1)
-                copy_block_q_s(q_s, 0, q_nope, row + 1, worker)
-                copy_block_qpe_s(qpe_s, 0, q_pe, row + 1, worker)
+                copy_block_q_s(q_s, 0, q_nope, row + row_step, worker)
+                copy_block_qpe_s(qpe_s, 0, q_pe, row + row_step, worker)
                 T.cp_async_barrier_noinc(q_full[0])
             leave_sums(red_s, it % 2, sums, worker)
             T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
@@ -663,10 +657,12 @@ def softmax(
             parts = T.truncdiv(row * span + scalars.ceildiv(topk, TILE) - 1, share) - from_cta + 1
             if parts > 1:
                 finish_columns_split(
-                    red_s, it % 2, lse_partial, row, cta - from_cta, top, peak, stat_s, worker
+                    red_s, it % 2, lse_partial, row, scalars.anew(cta - from_cta), top, peak, stat_s, worker
                 )
                 T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-                write_output_split(o_partial, o_t, 0, row, cta - from_cta, it > begin, held, stat_s, worker)
+                write_output_split(
+                    o_partial, o_t, 0, row, scalars.anew(cta - from_cta), it > begin, held, stat_s, worker
+                )
                 T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
                 grid.count_in(arrivals, row + cta % 1, worker)
             else:
@@ -679,7 +675,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -699,24 +695,16 @@ def softmax(
 
 @T.macro
 def producer(
-    kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, t, n, topk,
-    splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, cta, done: T.Ref, it: T.Ref, low: T.Ref,
-    high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share, reach,
+    span, row_step, t, n, topk, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, cta, done: T.Ref, it: T.Ref,
+    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected rows into the rings."""
     words = T.alloc_local((88,), "uint32")
     coming = T.alloc_local((8,), "uint32")
     worker = thread - 128
-    share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * scalars.ceildiv(topk, TILE)
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -733,7 +721,7 @@ def producer(
                 now_high = T.alloc_var("int32", init=0)
                 find_rows(now_low, now_high, low, high, cached, page_inverse, page_shift, page_gap)
                 read_ids(low, high, indices, row, first + (turn + 1), stop, lane)
-                if live | (turn == turns) & (((row + 1) * span < end) & (row + 1 < t) == False):
+                if live | (turn == turns) & (((row + row_step) * span < end) & (row + row_step < t) == False):
                     load_scales(coming, kv_cache, now_low, now_high, n, worker)
                     for c in T.unroll(UNITS):
                         if it > 0:
@@ -756,26 +744,19 @@ def producer(
                     take_scales(words, coming)
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @T.macro
 def mma(
-    indices, topk_length, has_lengths, cached, ctas, t, topk, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t,
-    q_full, q_empty, kv_full, kv_empty, pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, cta,
-    done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
+    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s, qpe_s, kv_s, pe_s,
+    p_s, o_t, s_t, q_full, q_empty, kv_full, kv_empty, pe_full, pe_empty, s_full, s_empty, p_full, p_empty,
+    o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref,
+    lane
 ):
     """Issues every tcgen05.mma and commit."""
-    share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * scalars.ceildiv(topk, TILE)
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -835,7 +816,7 @@ def mma(
                     T.tcgen05_mma_arrive(p_empty[before % TILE_STAGES])
                     T.tcgen05_mma_arrive(o_full[0])
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 def program():
@@ -876,6 +857,10 @@ def program():
         page_shift: T.int32,
         page_gap: T.int32,
         ctas: T.int32,
+        share: T.int32,
+        reach: T.int32,
+        span: T.int32,
+        row_step: T.int32,
     ):
         with T.Kernel(ctas, threads=288) as cta:
             T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
@@ -914,21 +899,22 @@ def program():
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-                    sm_scale, lse_scale, empty_lse, has_lengths, cached, ctas, t, topk, splits, q_s, qpe_s,
-                    p_s, red_s, stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full,
-                    cta, done, it, low, high, in_low, in_high, live, thread, lane
+                    sm_scale, lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t,
+                    topk, splits, q_s, qpe_s, p_s, red_s, stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty,
+                    p_full, p_empty, o_full, cta, done, it, low, high, in_low, in_high, live, thread, lane
                 )
             elif thread < 256:
                 producer(
                     kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap,
-                    ctas, t, n, topk, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, cta, done, it,
-                    low, high, in_low, in_high, live, thread, lane
+                    share, reach, span, row_step, t, n, topk, kv_s, pe_s, kv_full, kv_empty, pe_full,
+                    pe_empty, cta, done, it, low, high, in_low, in_high, live, thread, lane
                 )
             else:
                 mma(
-                    indices, topk_length, has_lengths, cached, ctas, t, topk, splits, q_s, qpe_s, kv_s, pe_s,
-                    p_s, o_t, s_t, q_full, q_empty, kv_full, kv_empty, pe_full, pe_empty, s_full, s_empty,
-                    p_full, p_empty, o_full, cta, done, it, low, high, in_low, in_high, live, lane
+                    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s,
+                    qpe_s, kv_s, pe_s, p_s, o_t, s_t, q_full, q_empty, kv_full, kv_empty, pe_full, pe_empty,
+                    s_full, s_empty, p_full, p_empty, o_full, cta, done, it, low, high, in_low, in_high, live,
+                    lane
                 )
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()

@@ -90,7 +90,8 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 @T.macro
 def copy_block(target, target_slot, q, row, thread):
     """Start the copies of a block of heads of one query. The target's padding becomes zero."""
-    for i in T.unroll(HEADS * (LATENT_DIM // 8) // 128):
+    thread = scalars.anew(thread)
+    for i in T.unroll(0, HEADS * (LATENT_DIM // 8) // 128, 1, unroll_factor=8):
         item = i * 128 + thread
         warps.copy16(
             target[target_slot, T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
@@ -722,9 +723,9 @@ def take_scales(words, scales):
 def softmax(
     q_rows, indices, topk_length, extra_indices, extra_topk_length, attn_sink, out, lse, o_partial,
     lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached, has_extra_lengths,
-    extra_cached, ctas, t, topk, extra_topk, splits, q_s, p_s, red_s, stat_s, o_t, s_t, q_full, q_empty,
-    s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
-    in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, thread, lane
+    extra_cached, share, reach, span, row_step, t, topk, extra_topk, splits, q_s, p_s, red_s, stat_s, o_t,
+    s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref,
+    high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HEADS // 2,), "float32")
@@ -733,27 +734,17 @@ def softmax(
     peak = T.alloc_local((HEADS // 4,), "float32")
     held = T.alloc_local((16,), "float32")
     worker = thread
-    share = T.alloc_var(
-        "int32",
-        init=T.truncdiv(scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) + splits - 1, splits)
-    )
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
-        share = T.truncdiv(
-            t * (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)) + ctas - 1, ctas
-        )
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * (
-                scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
-            )
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
-        turns = T.min(end - unit, scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) - first)
+        turns = T.min(
+            end - unit,
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) - first
+        )
         if (row < t) & (turns > 0):
             near = scalars.ceildiv(topk, TILE)
             extra_counted = T.alloc_var("int32", init=extra_topk)
@@ -768,7 +759,7 @@ def softmax(
             known = cached
             if of_extra:
                 known = extra_cached
-                read_ids(low, high, extra_indices, row, first - near, extra_stop, lane)
+                read_ids(low, high, extra_indices, row, first - scalars.anew(near), extra_stop, lane)
             else:
                 read_ids(low, high, indices, row, first, stop, lane)
             if done == 0:
@@ -785,7 +776,10 @@ def softmax(
                 known = cached
                 if of_extra:
                     known = extra_cached
-                    read_ids(low, high, extra_indices, row, first + (turn + 1) - near, extra_stop, lane)
+                    read_ids(
+                        low, high, extra_indices, row, first + (turn + 1) - scalars.anew(near), extra_stop,
+                        lane
+                    )
                 else:
                     read_ids(low, high, indices, row, first + (turn + 1), stop, lane)
                 if live:
@@ -823,9 +817,9 @@ def softmax(
                     T.tcgen05_before_thread_sync()
                     T.mbarrier_arrive(p_full[it % TILE_STAGES])
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 T.mbarrier_wait_parity(q_empty[0], ((done + 1) & 1) ^ 1)
-                copy_block(q_s, 0, q_rows, row + 1, worker)
+                copy_block(q_s, 0, q_rows, row + row_step, worker)
                 T.cp_async_barrier_noinc(q_full[0])
             leave_sums(red_s, it % 2, sums, worker)
             T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
@@ -834,14 +828,21 @@ def softmax(
                 T.tcgen05_after_thread_sync()
             from_cta = T.truncdiv(row * span, share)
             parts = T.truncdiv(
-                row * span + (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)) - 1, share
+                row * span + (
+                    scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(
+                        scalars.anew(extra_topk), TILE
+                    )
+                ) - 1,
+                share
             ) - from_cta + 1
             if parts > 1:
                 finish_columns_split(
-                    red_s, it % 2, lse_partial, row, cta - from_cta, top, peak, stat_s, worker
+                    red_s, it % 2, lse_partial, row, scalars.anew(cta - from_cta), top, peak, stat_s, worker
                 )
                 T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-                write_output_split(o_partial, o_t, 0, row, cta - from_cta, it > begin, held, stat_s, worker)
+                write_output_split(
+                    o_partial, o_t, 0, row, scalars.anew(cta - from_cta), it > begin, held, stat_s, worker
+                )
                 T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
                 grid.count_in(arrivals, row + cta % 1, worker)
             else:
@@ -854,17 +855,24 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
             row = T.truncdiv(unit, span)
             from_cta = T.truncdiv(row * span, share)
             parts = T.truncdiv(
-                row * span + (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)) - 1, share
+                row * span + (
+                    scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(
+                        scalars.anew(extra_topk), TILE
+                    )
+                ) - 1,
+                share
             ) - from_cta + 1
             if (row < t) & (
-                unit - row * span < scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
+                unit - row * span < scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(
+                    scalars.anew(extra_topk), TILE
+                )
             ) & (parts > 1):
                 grid.await_count(arrivals, row + cta % 1, parts, worker)
                 T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
@@ -880,35 +888,25 @@ def softmax(
 def producer(
     kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length, has_lengths, cached,
     page_inverse, page_shift, page_size, has_extra_lengths, extra_cached, extra_page_inverse,
-    extra_page_shift, extra_page_size, ctas, t, topk, extra_topk, splits, kv_s, kv_full, kv_empty, cta,
-    done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref,
-    of_extra: T.Ref, thread, lane
+    extra_page_shift, extra_page_size, share, reach, span, row_step, t, topk, extra_topk, kv_s, kv_full,
+    kv_empty, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
+    live: T.Ref, known: T.Ref, of_extra: T.Ref, thread, lane
 ):
     """Selected rows into the rings."""
     words = T.alloc_local((76,), "uint32")
     coming = T.alloc_local((4,), "uint32")
     worker = thread - 128
-    share = T.alloc_var(
-        "int32",
-        init=T.truncdiv(scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) + splits - 1, splits)
-    )
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
-        share = T.truncdiv(
-            t * (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)) + ctas - 1, ctas
-        )
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * (
-                scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
-            )
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
-        turns = T.min(end - unit, scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) - first)
+        turns = T.min(
+            end - unit,
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) - first
+        )
         if (row < t) & (turns > 0):
             near = scalars.ceildiv(topk, TILE)
             extra_counted = T.alloc_var("int32", init=extra_topk)
@@ -923,7 +921,7 @@ def producer(
             known = cached
             if of_extra:
                 known = extra_cached
-                read_ids(low, high, extra_indices, row, first - near, extra_stop, lane)
+                read_ids(low, high, extra_indices, row, first - scalars.anew(near), extra_stop, lane)
             else:
                 read_ids(low, high, indices, row, first, stop, lane)
             for turn in T.serial(turns + 1):
@@ -935,10 +933,13 @@ def producer(
                 known = cached
                 if of_extra:
                     known = extra_cached
-                    read_ids(low, high, extra_indices, row, first + (turn + 1) - near, extra_stop, lane)
+                    read_ids(
+                        low, high, extra_indices, row, first + (turn + 1) - scalars.anew(near), extra_stop,
+                        lane
+                    )
                 else:
                     read_ids(low, high, indices, row, first + (turn + 1), stop, lane)
-                if live | (turn == turns) & (((row + 1) * span < end) & (row + 1 < t) == False):
+                if live | (turn == turns) & (((row + row_step) * span < end) & (row + row_step < t) == False):
                     now_cached = T.alloc_var("int32", init=cached)
                     now_inverse = T.alloc_var("int32", init=page_inverse)
                     now_shift = T.alloc_var("int32", init=page_shift)
@@ -1033,38 +1034,28 @@ def producer(
                     take_scales(words, coming)
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @T.macro
 def mma(
     indices, topk_length, extra_indices, extra_topk_length, has_lengths, cached, has_extra_lengths,
-    extra_cached, ctas, t, topk, extra_topk, splits, q_s, kv_s, p_s, o_t, s_t, q_full, q_empty, kv_full,
-    kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
-    in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, lane
+    extra_cached, share, reach, span, row_step, t, topk, extra_topk, q_s, kv_s, p_s, o_t, s_t, q_full,
+    q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref,
+    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, lane
 ):
     """Issues every tcgen05.mma and commit."""
-    share = T.alloc_var(
-        "int32",
-        init=T.truncdiv(scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) + splits - 1, splits)
-    )
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
-        share = T.truncdiv(
-            t * (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)) + ctas - 1, ctas
-        )
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * (
-                scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
-            )
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
-        turns = T.min(end - unit, scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) - first)
+        turns = T.min(
+            end - unit,
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) - first
+        )
         if (row < t) & (turns > 0):
             near = scalars.ceildiv(topk, TILE)
             extra_counted = T.alloc_var("int32", init=extra_topk)
@@ -1079,7 +1070,7 @@ def mma(
             known = cached
             if of_extra:
                 known = extra_cached
-                read_ids(low, high, extra_indices, row, first - near, extra_stop, lane)
+                read_ids(low, high, extra_indices, row, first - scalars.anew(near), extra_stop, lane)
             else:
                 read_ids(low, high, indices, row, first, stop, lane)
             T.mbarrier_wait_parity(q_full[0], done & 1)
@@ -1092,7 +1083,10 @@ def mma(
                 known = cached
                 if of_extra:
                     known = extra_cached
-                    read_ids(low, high, extra_indices, row, first + (turn + 1) - near, extra_stop, lane)
+                    read_ids(
+                        low, high, extra_indices, row, first + (turn + 1) - scalars.anew(near), extra_stop,
+                        lane
+                    )
                 else:
                     read_ids(low, high, indices, row, first + (turn + 1), stop, lane)
                 late = it > begin
@@ -1130,7 +1124,7 @@ def mma(
                     T.tcgen05_mma_arrive(p_empty[before % TILE_STAGES])
                     T.tcgen05_mma_arrive(o_full[0])
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 def program():
@@ -1182,6 +1176,10 @@ def program():
         extra_page_shift: T.int32,
         extra_page_size: T.int32,
         ctas: T.int32,
+        share: T.int32,
+        reach: T.int32,
+        span: T.int32,
+        row_step: T.int32,
     ):
         with T.Kernel(ctas, threads=288) as cta:
             T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
@@ -1219,24 +1217,25 @@ def program():
                 softmax(
                     q_rows, indices, topk_length, extra_indices, extra_topk_length, attn_sink, out, lse,
                     o_partial, lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached,
-                    has_extra_lengths, extra_cached, ctas, t, topk, extra_topk, splits, q_s, p_s, red_s,
-                    stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done,
-                    it, low, high, in_low, in_high, live, known, of_extra, thread, lane
+                    has_extra_lengths, extra_cached, share, reach, span, row_step, t, topk, extra_topk,
+                    splits, q_s, p_s, red_s, stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty, p_full,
+                    p_empty, o_full, cta, done, it, low, high, in_low, in_high, live, known, of_extra, thread,
+                    lane
                 )
             elif thread < 256:
                 producer(
                     kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length,
                     has_lengths, cached, page_inverse, page_shift, page_size, has_extra_lengths, extra_cached,
-                    extra_page_inverse, extra_page_shift, extra_page_size, ctas, t, topk, extra_topk, splits,
-                    kv_s, kv_full, kv_empty, cta, done, it, low, high, in_low, in_high, live, known, of_extra,
-                    thread, lane
+                    extra_page_inverse, extra_page_shift, extra_page_size, share, reach, span, row_step, t,
+                    topk, extra_topk, kv_s, kv_full, kv_empty, cta, done, it, low, high, in_low, in_high,
+                    live, known, of_extra, thread, lane
                 )
             else:
                 mma(
                     indices, topk_length, extra_indices, extra_topk_length, has_lengths, cached,
-                    has_extra_lengths, extra_cached, ctas, t, topk, extra_topk, splits, q_s, kv_s, p_s, o_t,
-                    s_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta,
-                    done, it, low, high, in_low, in_high, live, known, of_extra, lane
+                    has_extra_lengths, extra_cached, share, reach, span, row_step, t, topk, extra_topk, q_s,
+                    kv_s, p_s, o_t, s_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty,
+                    o_full, cta, done, it, low, high, in_low, in_high, live, known, of_extra, lane
                 )
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()

@@ -125,38 +125,64 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 
 
 @T.macro
-def take_queries(panel, panel_1, panel_2, panel_3, panel_4, q, row, thread):
-    """Read the first panels of dims of a thread's head, all in flight together."""
+def take_panel_first_0(panel, q, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = T.truncmod(thread, HALF)
     for i in T.unroll(PANEL // 8):
         vectors.load_halves(panel, i * 8, q[row, head, (i) * 8])
-    head = T.truncmod(thread, HALF)
-    for i in T.unroll(PANEL // 8):
-        vectors.load_halves(panel_1, i * 8, q[row, head, PANEL + (i) * 8])
-    head = T.truncmod(thread, HALF)
-    for i in T.unroll(PANEL // 8):
-        vectors.load_halves(panel_2, i * 8, q[row, head, 2 * PANEL + (i) * 8])
-    head = T.truncmod(thread, HALF)
-    for i in T.unroll(PANEL // 8):
-        vectors.load_halves(panel_3, i * 8, q[row, head, 3 * PANEL + (i) * 8])
-    head = T.truncmod(thread, HALF)
-    for i in T.unroll(PANEL // 8):
-        vectors.load_halves(panel_4, i * 8, q[row, head, 4 * PANEL + (i) * 8])
 
 
 @T.macro
-def take_more_queries(panel, panel_1, latent, rope, q_nope, q_pe, row, thread):
-    """Read the rest of the queries, from dim `first` on.
+def take_panel_first_64(panel, q, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = T.truncmod(thread, HALF)
+    for i in T.unroll(PANEL // 8):
+        vectors.load_halves(panel, i * 8, q[row, head, PANEL + (i) * 8])
 
-    A thread takes two panels of its head's dims, then its part of the other latent dims and of the rope
-    dims of all heads.
-    """
+
+@T.macro
+def take_panel_first_128(panel, q, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = T.truncmod(thread, HALF)
     for i in T.unroll(PANEL // 8):
-        vectors.load_halves(panel, i * 8, q_nope[row, head, 5 * PANEL + (i) * 8])
+        vectors.load_halves(panel, i * 8, q[row, head, 2 * PANEL + (i) * 8])
+
+
+@T.macro
+def take_panel_first_192(panel, q, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = T.truncmod(thread, HALF)
     for i in T.unroll(PANEL // 8):
-        vectors.load_halves(panel_1, i * 8, q_nope[row, head, 5 * PANEL + PANEL + (i) * 8])
+        vectors.load_halves(panel, i * 8, q[row, head, 3 * PANEL + (i) * 8])
+
+
+@T.macro
+def take_panel_first_256(panel, q, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = T.truncmod(thread, HALF)
+    for i in T.unroll(PANEL // 8):
+        vectors.load_halves(panel, i * 8, q[row, head, 4 * PANEL + (i) * 8])
+
+
+@T.macro
+def take_panel_first_320(panel, q, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = T.truncmod(thread, HALF)
+    for i in T.unroll(PANEL // 8):
+        vectors.load_halves(panel, i * 8, q[row, head, 5 * PANEL + (i) * 8])
+
+
+@T.macro
+def take_panel_first_384(panel, q, row, thread):
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
+    head = T.truncmod(thread, HALF)
+    for i in T.unroll(PANEL // 8):
+        vectors.load_halves(panel, i * 8, q[row, head, 6 * PANEL + (i) * 8])
+
+
+@T.macro
+def take_last_queries(latent, rope, q_nope, q_pe, row, thread):
+    """Read a thread's part of the latent dims from `first` on, and of the rope dims, of all heads."""
     own = scalars.anew(thread)
     for i in T.unroll(PANEL // 2 // 8):
         item = i * 128 + own
@@ -164,7 +190,7 @@ def take_more_queries(panel, panel_1, latent, rope, q_nope, q_pe, row, thread):
             latent, i * 8,
             q_nope[
                 row, T.truncdiv(item, PANEL // 2 * 128 // HALF // 8),
-                5 * PANEL + 2 * PANEL + (T.truncmod(item, PANEL // 2 * 128 // HALF // 8)) * 8
+                7 * PANEL + (T.truncmod(item, PANEL // 2 * 128 // HALF // 8)) * 8
             ]
         )
     own = scalars.anew(thread)
@@ -530,10 +556,10 @@ def spread_ids(rows, low, high):
 @T.macro
 def softmax(
     q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-    lse_scale, empty_lse, has_lengths, cached, t, topk, splits, q_s, p_s, red_s, o_t, s_t, q_t_0, q_t_1,
-    q_t_2, q_t_3, q_t_4, q_t_5, q_t_6, qt_full, qt_empty, qs_full, qs_empty, s_full, s_empty, p_full, p_empty,
-    o_full, cta, share: T.Ref, span: T.Ref, unit: T.Ref, end, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
-    in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t, topk, splits, q_s, p_s, red_s,
+    o_t, s_t, q_t_0, q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, q_t_6, qt_full, qt_empty, qs_full, qs_empty, s_full,
+    s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((TILE // 2,), "float32")
@@ -549,6 +575,8 @@ def softmax(
     sums = T.alloc_local((1,), "float32")
     factor = T.alloc_local((1,), "float32")
     worker = thread
+    unit = T.alloc_var("int32", init=cta * share)
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -562,7 +590,11 @@ def softmax(
             if done == 0:
                 T.mbarrier_wait_parity(qt_empty[0], (0 & 1) ^ 1)
                 T.tcgen05_after_thread_sync()
-                take_queries(panel_0, panel_1, panel_2, panel_3, panel_4, q_nope, row, worker)
+                take_panel_first_0(panel_0, q_nope, row, worker)
+                take_panel_first_64(panel_1, q_nope, row, worker)
+                take_panel_first_128(panel_2, q_nope, row, worker)
+                take_panel_first_192(panel_3, q_nope, row, worker)
+                take_panel_first_256(panel_4, q_nope, row, worker)
                 # A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the
                 # commit.
                 fragment.write_tensor(q_t_0, 0, panel_0, worker)
@@ -570,7 +602,9 @@ def softmax(
                 fragment.write_tensor(q_t_2, 0, panel_2, worker)
                 fragment.write_tensor(q_t_3, 0, panel_3, worker)
                 fragment.write_tensor(q_t_4, 0, panel_4, worker)
-                take_more_queries(panel_0, panel_1, latent, rope, q_nope, q_pe, row, worker)
+                take_panel_first_320(panel_0, q_nope, row, worker)
+                take_panel_first_384(panel_1, q_nope, row, worker)
+                take_last_queries(latent, rope, q_nope, q_pe, row, worker)
                 fragment.write_tensor(q_t_5, 0, panel_0, worker)
                 fragment.write_tensor(q_t_6, 0, panel_1, worker)
                 T.call_extern("handle", "tl::fence_view_async_tmem_store")
@@ -623,16 +657,22 @@ def softmax(
                     if T.shuffle_elect(32):
                         T.mbarrier_arrive(p_full[0])
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 T.mbarrier_wait_parity(qt_empty[0], ((done + 1) & 1) ^ 1)
                 T.tcgen05_after_thread_sync()
-                take_queries(panel_0, panel_1, panel_2, panel_3, panel_4, q_nope, row + 1, worker)
+                take_panel_first_0(panel_0, q_nope, row + row_step, worker)
+                take_panel_first_64(panel_1, q_nope, row + row_step, worker)
+                take_panel_first_128(panel_2, q_nope, row + row_step, worker)
+                take_panel_first_192(panel_3, q_nope, row + row_step, worker)
+                take_panel_first_256(panel_4, q_nope, row + row_step, worker)
                 fragment.write_tensor(q_t_0, 0, panel_0, worker)
                 fragment.write_tensor(q_t_1, 0, panel_1, worker)
                 fragment.write_tensor(q_t_2, 0, panel_2, worker)
                 fragment.write_tensor(q_t_3, 0, panel_3, worker)
                 fragment.write_tensor(q_t_4, 0, panel_4, worker)
-                take_more_queries(panel_0, panel_1, latent, rope, q_nope, q_pe, row + 1, worker)
+                take_panel_first_320(panel_0, q_nope, row + row_step, worker)
+                take_panel_first_384(panel_1, q_nope, row + row_step, worker)
+                take_last_queries(latent, rope, q_nope, q_pe, row + row_step, worker)
                 fragment.write_tensor(q_t_5, 0, panel_0, worker)
                 fragment.write_tensor(q_t_6, 0, panel_1, worker)
                 T.call_extern("handle", "tl::fence_view_async_tmem_store")
@@ -669,7 +709,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -689,12 +729,14 @@ def softmax(
 
 @T.macro
 def front(
-    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, n, ckv_stride,
-    topk, front_s, front_full, front_empty, span: T.Ref, unit: T.Ref, end, done: T.Ref, it: T.Ref, low: T.Ref,
-    high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
+    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share, reach, span,
+    row_step, t, n, ckv_stride, topk, front_s, front_full, front_empty, cta, done: T.Ref, it: T.Ref,
+    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
 ):
     """The first half of the latent dims of selected rows."""
     rows_front = T.alloc_local((TILE,), "int32")
+    unit = T.alloc_var("int32", init=cta * share)
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -735,17 +777,20 @@ def front(
                         T.mbarrier_arrive(front_full[(it * (UNITS // 2) + 1) % SIDE_STAGES])
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @T.macro
 def back(
-    ckv, kpe, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, n, ckv_stride,
-    kpe_stride, topk, back_s, pe_s, back_full, back_empty, pe_full, pe_empty, span: T.Ref, unit: T.Ref, end,
-    done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
+    ckv, kpe, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share, reach,
+    span, row_step, t, n, ckv_stride, kpe_stride, topk, back_s, pe_s, back_full, back_empty, pe_full,
+    pe_empty, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
+    live: T.Ref, lane
 ):
     """The other half, and the rope dims."""
     rows_back = T.alloc_local((TILE,), "int32")
+    unit = T.alloc_var("int32", init=cta * share)
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -790,18 +835,20 @@ def back(
                         T.mbarrier_arrive(pe_full[0])
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @T.macro
 def mma(
-    indices, topk_length, has_lengths, cached, t, topk, q_s, front_s, back_s, pe_s, p_s, o_t, s_t, q_t_0,
-    q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, q_t_6, qt_full, qt_empty, qs_full, qs_empty, front_full, front_empty,
-    back_full, back_empty, pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, span: T.Ref,
-    unit: T.Ref, end, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
+    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s, front_s, back_s,
+    pe_s, p_s, o_t, s_t, q_t_0, q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, q_t_6, qt_full, qt_empty, qs_full,
+    qs_empty, front_full, front_empty, back_full, back_empty, pe_full, pe_empty, s_full, s_empty, p_full,
+    p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
     live: T.Ref, lane
 ):
     """Issues every tcgen05.mma and commit."""
+    unit = T.alloc_var("int32", init=cta * share)
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -924,7 +971,7 @@ def mma(
                     T.tcgen05_mma_arrive(p_empty[0])
                     T.tcgen05_mma_arrive(o_full[0])
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 def program():
@@ -967,6 +1014,10 @@ def program():
         page_shift: T.int32,
         page_gap: T.int32,
         ctas: T.int32,
+        share: T.int32,
+        reach: T.int32,
+        span: T.int32,
+        row_step: T.int32,
     ):
         with T.Kernel(ctas, threads=224) as cta:
             T.import_source(
@@ -1009,16 +1060,6 @@ def program():
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
-            span = T.alloc_var("int32", init=share * splits)
-            # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-            if (ctas == t * splits) == False:
-                span = scalars.ceildiv(topk, TILE)
-                share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
-                if splits == 1:
-                    share = T.truncdiv(t + ctas - 1, ctas) * scalars.ceildiv(topk, TILE)
-            unit = T.alloc_var("int32", init=cta * share)
-            end = unit + share
             done = T.alloc_var("int32", init=0)
             it = T.alloc_var("int32", init=0)
             low = T.alloc_var("int32", init=0)
@@ -1030,30 +1071,30 @@ def program():
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-                    sm_scale, lse_scale, empty_lse, has_lengths, cached, t, topk, splits, q_s, p_s, red_s,
-                    o_t, s_t, q_t_0, q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, q_t_6, qt_full, qt_empty, qs_full,
-                    qs_empty, s_full, s_empty, p_full, p_empty, o_full, cta, share, span, unit, end, done, it,
-                    low, high, in_low, in_high, live, thread, lane
+                    sm_scale, lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t,
+                    topk, splits, q_s, p_s, red_s, o_t, s_t, q_t_0, q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, q_t_6,
+                    qt_full, qt_empty, qs_full, qs_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done,
+                    it, low, high, in_low, in_high, live, thread, lane
                 )
             elif thread < 160:
                 front(
-                    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, n,
-                    ckv_stride, topk, front_s, front_full, front_empty, span, unit, end, done, it, low, high,
-                    in_low, in_high, live, lane
+                    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share,
+                    reach, span, row_step, t, n, ckv_stride, topk, front_s, front_full, front_empty, cta,
+                    done, it, low, high, in_low, in_high, live, lane
                 )
             elif thread < 192:
                 back(
                     ckv, kpe, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap,
-                    t, n, ckv_stride, kpe_stride, topk, back_s, pe_s, back_full, back_empty, pe_full,
-                    pe_empty, span, unit, end, done, it, low, high, in_low, in_high, live, lane
+                    share, reach, span, row_step, t, n, ckv_stride, kpe_stride, topk, back_s, pe_s, back_full,
+                    back_empty, pe_full, pe_empty, cta, done, it, low, high, in_low, in_high, live, lane
                 )
             else:
                 mma(
-                    indices, topk_length, has_lengths, cached, t, topk, q_s, front_s, back_s, pe_s, p_s, o_t,
-                    s_t, q_t_0, q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, q_t_6, qt_full, qt_empty, qs_full,
-                    qs_empty, front_full, front_empty, back_full, back_empty, pe_full, pe_empty, s_full,
-                    s_empty, p_full, p_empty, o_full, span, unit, end, done, it, low, high, in_low, in_high,
-                    live, lane
+                    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s,
+                    front_s, back_s, pe_s, p_s, o_t, s_t, q_t_0, q_t_1, q_t_2, q_t_3, q_t_4, q_t_5, q_t_6,
+                    qt_full, qt_empty, qs_full, qs_empty, front_full, front_empty, back_full, back_empty,
+                    pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done, it, low, high,
+                    in_low, in_high, live, lane
                 )
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()

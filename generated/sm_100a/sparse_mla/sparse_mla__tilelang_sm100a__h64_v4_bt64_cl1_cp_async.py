@@ -723,9 +723,9 @@ def take_scales(words, scales):
 def softmax(
     q_rows, indices, topk_length, extra_indices, extra_topk_length, attn_sink, out, lse, o_partial,
     lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached, has_extra_lengths,
-    extra_cached, ctas, t, topk, extra_topk, splits, q_s, p_s, red_s, stat_s, o_t, s_t, q_full, q_empty,
-    s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
-    in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, thread, lane
+    extra_cached, share, reach, span, row_step, t, topk, extra_topk, splits, q_s, p_s, red_s, stat_s, o_t,
+    s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref,
+    high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HEADS // 2,), "float32")
@@ -734,31 +734,8 @@ def softmax(
     peak = T.alloc_local((HEADS // 4,), "float32")
     held = T.alloc_local((16,), "float32")
     worker = thread
-    share = T.alloc_var(
-        "int32",
-        init=T.truncdiv(
-            scalars.ceildiv(
-                scalars.anew(topk), TILE
-            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1,
-            splits
-        )
-    )
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-        share = T.truncdiv(
-            t * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            ) + ctas - 1,
-            ctas
-        )
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            )
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -840,9 +817,9 @@ def softmax(
                     T.tcgen05_before_thread_sync()
                     T.mbarrier_arrive(p_full[0])
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 T.mbarrier_wait_parity(q_empty[0], ((done + 1) & 1) ^ 1)
-                copy_block(q_s, 0, q_rows, row + 1, worker)
+                copy_block(q_s, 0, q_rows, row + row_step, worker)
                 T.cp_async_barrier_noinc(q_full[0])
             leave_sums(red_s, it % 2, sums, worker)
             T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
@@ -878,7 +855,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -911,39 +888,16 @@ def softmax(
 def producer(
     kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length, has_lengths, cached,
     page_inverse, page_shift, page_size, has_extra_lengths, extra_cached, extra_page_inverse,
-    extra_page_shift, extra_page_size, ctas, t, topk, extra_topk, splits, kv_s, kv_full, kv_empty, cta,
-    done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref,
-    of_extra: T.Ref, thread, lane
+    extra_page_shift, extra_page_size, share, reach, span, row_step, t, topk, extra_topk, kv_s, kv_full,
+    kv_empty, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
+    live: T.Ref, known: T.Ref, of_extra: T.Ref, thread, lane
 ):
     """Selected rows into the rings."""
     words = T.alloc_local((76,), "uint32")
     coming = T.alloc_local((4,), "uint32")
     worker = thread - 128
-    share = T.alloc_var(
-        "int32",
-        init=T.truncdiv(
-            scalars.ceildiv(
-                scalars.anew(topk), TILE
-            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1,
-            splits
-        )
-    )
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-        share = T.truncdiv(
-            t * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            ) + ctas - 1,
-            ctas
-        )
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            )
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -985,7 +939,7 @@ def producer(
                     )
                 else:
                     read_ids(low, high, indices, row, first + (turn + 1), stop, lane)
-                if live | (turn == turns) & (((row + 1) * span < end) & (row + 1 < t) == False):
+                if live | (turn == turns) & (((row + row_step) * span < end) & (row + row_step < t) == False):
                     now_cached = T.alloc_var("int32", init=cached)
                     now_inverse = T.alloc_var("int32", init=page_inverse)
                     now_shift = T.alloc_var("int32", init=page_shift)
@@ -1080,42 +1034,19 @@ def producer(
                     take_scales(words, coming)
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @T.macro
 def mma(
     indices, topk_length, extra_indices, extra_topk_length, has_lengths, cached, has_extra_lengths,
-    extra_cached, ctas, t, topk, extra_topk, splits, q_s, kv_s, p_s, o_t, s_t, q_full, q_empty, kv_full,
-    kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
-    in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, lane
+    extra_cached, share, reach, span, row_step, t, topk, extra_topk, q_s, kv_s, p_s, o_t, s_t, q_full,
+    q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref,
+    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, lane
 ):
     """Issues every tcgen05.mma and commit."""
-    share = T.alloc_var(
-        "int32",
-        init=T.truncdiv(
-            scalars.ceildiv(
-                scalars.anew(topk), TILE
-            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1,
-            splits
-        )
-    )
-    span = T.alloc_var("int32", init=share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-        share = T.truncdiv(
-            t * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            ) + ctas - 1,
-            ctas
-        )
-        if splits == 1:
-            share = T.truncdiv(t + ctas - 1, ctas) * (
-                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
-            )
     unit = T.alloc_var("int32", init=cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -1193,7 +1124,7 @@ def mma(
                     T.tcgen05_mma_arrive(p_empty[0])
                     T.tcgen05_mma_arrive(o_full[0])
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 def program():
@@ -1245,6 +1176,10 @@ def program():
         extra_page_shift: T.int32,
         extra_page_size: T.int32,
         ctas: T.int32,
+        share: T.int32,
+        reach: T.int32,
+        span: T.int32,
+        row_step: T.int32,
     ):
         with T.Kernel(ctas, threads=288) as cta:
             T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
@@ -1282,24 +1217,25 @@ def program():
                 softmax(
                     q_rows, indices, topk_length, extra_indices, extra_topk_length, attn_sink, out, lse,
                     o_partial, lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached,
-                    has_extra_lengths, extra_cached, ctas, t, topk, extra_topk, splits, q_s, p_s, red_s,
-                    stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done,
-                    it, low, high, in_low, in_high, live, known, of_extra, thread, lane
+                    has_extra_lengths, extra_cached, share, reach, span, row_step, t, topk, extra_topk,
+                    splits, q_s, p_s, red_s, stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty, p_full,
+                    p_empty, o_full, cta, done, it, low, high, in_low, in_high, live, known, of_extra, thread,
+                    lane
                 )
             elif thread < 256:
                 producer(
                     kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length,
                     has_lengths, cached, page_inverse, page_shift, page_size, has_extra_lengths, extra_cached,
-                    extra_page_inverse, extra_page_shift, extra_page_size, ctas, t, topk, extra_topk, splits,
-                    kv_s, kv_full, kv_empty, cta, done, it, low, high, in_low, in_high, live, known, of_extra,
-                    thread, lane
+                    extra_page_inverse, extra_page_shift, extra_page_size, share, reach, span, row_step, t,
+                    topk, extra_topk, kv_s, kv_full, kv_empty, cta, done, it, low, high, in_low, in_high,
+                    live, known, of_extra, thread, lane
                 )
             else:
                 mma(
                     indices, topk_length, extra_indices, extra_topk_length, has_lengths, cached,
-                    has_extra_lengths, extra_cached, ctas, t, topk, extra_topk, splits, q_s, kv_s, p_s, o_t,
-                    s_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta,
-                    done, it, low, high, in_low, in_high, live, known, of_extra, lane
+                    has_extra_lengths, extra_cached, share, reach, span, row_step, t, topk, extra_topk, q_s,
+                    kv_s, p_s, o_t, s_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty,
+                    o_full, cta, done, it, low, high, in_low, in_high, live, known, of_extra, lane
                 )
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()

@@ -482,9 +482,9 @@ def copy_rows(target, target_slot, cache, first, low, high, n, thread):
 @T.macro
 def softmax(
     q_rows, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-    empty_lse, has_lengths, cached, t, topk, splits, q_s, p_s, red_s, stat_s, o_t, s_t, q_full, q_empty,
-    s_full, s_empty, p_full, p_empty, o_full, cta, share: T.Ref, span: T.Ref, unit: T.Ref, end, done: T.Ref,
-    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    empty_lse, has_lengths, cached, share, reach, span, row_step, t, topk, splits, q_s, p_s, red_s, stat_s,
+    o_t, s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref,
+    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((PADDED_HEADS // 2,), "float32")
@@ -493,6 +493,8 @@ def softmax(
     peak = T.alloc_local((PADDED_HEADS // 4,), "float32")
     held = T.alloc_local((16,), "float32")
     worker = thread
+    unit = T.alloc_var("int32", init=cta * share)
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -549,9 +551,9 @@ def softmax(
                     T.tcgen05_before_thread_sync()
                     T.mbarrier_arrive(p_full[it % TILE_STAGES])
                     it = it + 1
-            if ((row + 1) * span < end) & (row + 1 < t):
+            if ((row + row_step) * span < end) & (row + row_step < t):
                 T.mbarrier_wait_parity(q_empty[0], ((done + 1) & 1) ^ 1)
-                copy_block(q_s, 0, q_rows, row + 1, worker)
+                copy_block(q_s, 0, q_rows, row + row_step, worker)
                 T.cp_async_barrier_noinc(q_full[0])
             leave_sums(red_s, it % 2, sums, worker)
             T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
@@ -578,7 +580,7 @@ def softmax(
                 # o: p also gives its slot back
                 pass
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -598,12 +600,14 @@ def softmax(
 
 @T.macro
 def producer(
-    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, n, topk, kv_s,
-    kv_full, kv_empty, span: T.Ref, unit: T.Ref, end, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
+    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share, reach, span,
+    row_step, t, n, topk, kv_s, kv_full, kv_empty, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
     in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected rows into the rings."""
     worker = thread - 128
+    unit = T.alloc_var("int32", init=cta * share)
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -632,16 +636,18 @@ def producer(
                         T.cp_async_barrier_noinc(kv_full[(it * UNITS + c) % UNIT_STAGES])
                     it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @T.macro
 def mma(
-    indices, topk_length, has_lengths, cached, t, topk, q_s, kv_s, p_s, o_t, s_t, q_full, q_empty, kv_full,
-    kv_empty, s_full, s_empty, p_full, p_empty, o_full, span: T.Ref, unit: T.Ref, end, done: T.Ref, it: T.Ref,
-    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
+    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s, kv_s, p_s, o_t,
+    s_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref,
+    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
 ):
     """Issues every tcgen05.mma and commit."""
+    unit = T.alloc_var("int32", init=cta * share)
+    end = cta * share + reach
     while unit < end:
         row = T.truncdiv(unit, span)
         first = unit - row * span
@@ -695,7 +701,7 @@ def mma(
                     T.tcgen05_mma_arrive(p_empty[before % TILE_STAGES])
                     T.tcgen05_mma_arrive(o_full[0])
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 def program():
@@ -733,6 +739,10 @@ def program():
         page_shift: T.int32,
         page_gap: T.int32,
         ctas: T.int32,
+        share: T.int32,
+        reach: T.int32,
+        span: T.int32,
+        row_step: T.int32,
     ):
         with T.Kernel(ctas, threads=288) as cta:
             T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
@@ -756,16 +766,6 @@ def program():
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            share = T.alloc_var("int32", init=T.truncdiv(scalars.ceildiv(topk, TILE) + splits - 1, splits))
-            span = T.alloc_var("int32", init=share * splits)
-            # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-            if (ctas == t * splits) == False:
-                span = scalars.ceildiv(topk, TILE)
-                share = T.truncdiv(t * scalars.ceildiv(topk, TILE) + ctas - 1, ctas)
-                if splits == 1:
-                    share = T.truncdiv(t + ctas - 1, ctas) * scalars.ceildiv(topk, TILE)
-            unit = T.alloc_var("int32", init=cta * share)
-            end = unit + share
             done = T.alloc_var("int32", init=0)
             it = T.alloc_var("int32", init=0)
             low = T.alloc_var("int32", init=0)
@@ -777,21 +777,21 @@ def program():
             if thread < 128:
                 softmax(
                     q_rows, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-                    sm_scale, lse_scale, empty_lse, has_lengths, cached, t, topk, splits, q_s, p_s, red_s,
-                    stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, share,
-                    span, unit, end, done, it, low, high, in_low, in_high, live, thread, lane
+                    sm_scale, lse_scale, empty_lse, has_lengths, cached, share, reach, span, row_step, t,
+                    topk, splits, q_s, p_s, red_s, stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty, p_full,
+                    p_empty, o_full, cta, done, it, low, high, in_low, in_high, live, thread, lane
                 )
             elif thread < 256:
                 producer(
-                    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, n,
-                    topk, kv_s, kv_full, kv_empty, span, unit, end, done, it, low, high, in_low, in_high,
-                    live, thread, lane
+                    ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share,
+                    reach, span, row_step, t, n, topk, kv_s, kv_full, kv_empty, cta, done, it, low, high,
+                    in_low, in_high, live, thread, lane
                 )
             else:
                 mma(
-                    indices, topk_length, has_lengths, cached, t, topk, q_s, kv_s, p_s, o_t, s_t, q_full,
-                    q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, span, unit, end,
-                    done, it, low, high, in_low, in_high, live, lane
+                    indices, topk_length, has_lengths, cached, share, reach, span, row_step, t, topk, q_s,
+                    kv_s, p_s, o_t, s_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty,
+                    o_full, cta, done, it, low, high, in_low, in_high, live, lane
                 )
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()

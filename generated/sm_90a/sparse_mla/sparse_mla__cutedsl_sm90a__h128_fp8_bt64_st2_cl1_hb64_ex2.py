@@ -149,6 +149,10 @@ LAUNCH = Launch(
         Operand("page_shift", "scalar", "int32"),
         Operand("page_gap", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
+        Operand("share", "scalar", "int32"),
+        Operand("reach", "scalar", "int32"),
+        Operand("span", "scalar", "int32"),
+        Operand("row_step", "scalar", "int32"),
     ),
     grid=("ctas", "2", "1"),
     block=512,
@@ -845,16 +849,16 @@ def renew_half(words, ckv, kpe, to_ckv, to_kpe, kv_cache, kv_cache_stride_0, ran
 def left(
     indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
     lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer,
-    sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, ctas: Int32,
-    t: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
-    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer,
-    kpe_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer,
-    p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
-    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
-    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
-    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, rank: Int32, head0: Int32,
-    done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
-    thread: Int32, lane: Int32
+    sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32,
+    share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, q_s: cute.Pointer,
+    qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer,
+    p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, p_s_right: cute.Pointer,
+    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
+    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
+    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
+    p_right_empty: cute.Pointer, cta: Int32, rank: Int32, head0: Int32, done: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the first half of each tile, and that half of the dims."""
     qk_nope_left_a = QK_NOPE_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -873,16 +877,8 @@ def left(
     sinks_left = cute.make_rmem_tensor(2, Float32)
     worker = thread
     turn = Int32(0)
-    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
     unit = Int32(cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -1059,7 +1055,7 @@ def left(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(q_empty)
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -1081,14 +1077,15 @@ def left(
 def right(
     indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, has_lengths: Int32, cached: Int32,
-    ctas: Int32, t: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer,
-    p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer,
-    p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
-    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
-    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
-    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32,
-    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    red_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
+    ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer,
+    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
+    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, kv_right_full: cute.Pointer,
+    kv_right_empty: cute.Pointer, p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32,
+    head0: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the second half of each tile, and that half of the dims."""
     qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -1107,16 +1104,8 @@ def right(
     sinks_right = cute.make_rmem_tensor(2, Float32)
     worker = thread % 128
     turn = Int32(0)
-    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
     unit = Int32(cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -1224,7 +1213,7 @@ def right(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(q_empty)
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -1244,28 +1233,21 @@ def right(
 def gather_left(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
-    page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
-    indices_stride: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s_left: cute.Pointer,
-    kpe_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
-    kv_left_empty: cute.Pointer, cta: Int32, rank: Int32, head0: Int32, done: Int32, it: Int32, low: Int32,
-    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    page_gap: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32,
+    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
+    kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, cta: Int32, rank: Int32, head0: Int32,
+    done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_left = cute.make_rmem_tensor(40 // EXCHANGE + 1, cutlass.Uint32)
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
-    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
     unit = Int32(cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -1313,33 +1295,25 @@ def gather_left(
                     cute.arch.mbarrier_arrive_and_expect_tx(kv_left_full + it % STAGES, 4608)
                 it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.jit
 def gather_right(
     kv_cache: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, n: Int32,
-    kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, splits: Int32, ckv_s_right: cute.Pointer,
-    kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, cta: Int32,
-    rank: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, share: Int32, reach: Int32,
+    span: Int32, row_step: Int32, t: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
+    indices_stride: Int32, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer,
+    kv_right_empty: cute.Pointer, cta: Int32, rank: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_right = cute.make_rmem_tensor(40 // EXCHANGE + 1, cutlass.Uint32)
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
-    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE)
-        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
     unit = Int32(cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -1383,7 +1357,7 @@ def gather_right(
                     cute.arch.mbarrier_arrive_and_expect_tx(kv_right_full + it % STAGES, 4608)
                 it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.kernel
@@ -1392,10 +1366,10 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32,
+    t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32,
+    n: Int32, kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1463,36 +1437,38 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2(
         cute.arch.setmaxregister_increase(176)
         left(
             indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            empty_lse, has_lengths, cached, ctas, t, topk, indices_stride, out_stride_t, out_stride_h,
-            lse_stride, splits, q_s, qpe_s, red_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right,
-            p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
-            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, rank, head0, done, it, low, high,
-            in_low, in_high, live, thread, lane
+            empty_lse, has_lengths, cached, share, reach, span, row_step, t, topk, indices_stride,
+            out_stride_t, out_stride_h, lse_stride, splits, q_s, qpe_s, red_s, ckv_s_left, kpe_s_left,
+            p_s_left, peak_s_left, ckv_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full,
+            kv_left_empty, p_left_full, p_left_empty, kv_right_full, kv_right_empty, p_right_full,
+            p_right_empty, cta, rank, head0, done, it, low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 8:
         cute.arch.setmaxregister_increase(176)
         right(
-            indices, topk_length, attn_sink, out, o_partial, lse_partial, sm_scale, has_lengths, cached, ctas,
-            t, topk, indices_stride, out_stride_t, out_stride_h, splits, q_s, qpe_s, red_s, ckv_s_left,
-            p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right, peak_s_right, q_full, q_empty,
-            kv_left_full, kv_left_empty, p_left_full, p_left_empty, kv_right_full, kv_right_empty,
-            p_right_full, p_right_empty, cta, head0, done, it, low, high, in_low, in_high, live, thread, lane
+            indices, topk_length, attn_sink, out, o_partial, lse_partial, sm_scale, has_lengths, cached,
+            share, reach, span, row_step, t, topk, indices_stride, out_stride_t, out_stride_h, splits, q_s,
+            qpe_s, red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
+            peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
+            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, done, it, low, high,
+            in_low, in_high, live, thread, lane
         )
     elif warp < 12:
         cute.arch.setmaxregister_decrease(80)
         gather_left(
             q_nope, q_pe, kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift,
-            page_gap, ctas, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n,
-            kv_cache_stride, topk, indices_stride, splits, q_s, qpe_s, ckv_s_left, kpe_s_left, q_full,
-            q_empty, kv_left_full, kv_left_empty, cta, rank, head0, done, it, low, high, in_low, in_high,
-            live, thread, lane
+            page_gap, share, reach, span, row_step, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t,
+            q_pe_stride_h, n, kv_cache_stride, topk, indices_stride, q_s, qpe_s, ckv_s_left, kpe_s_left,
+            q_full, q_empty, kv_left_full, kv_left_empty, cta, rank, head0, done, it, low, high, in_low,
+            in_high, live, thread, lane
         )
     else:
         cute.arch.setmaxregister_decrease(80)
         gather_right(
-            kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, t,
-            n, kv_cache_stride, topk, indices_stride, splits, ckv_s_right, kpe_s_right, kv_right_full,
-            kv_right_empty, cta, rank, done, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share,
+            reach, span, row_step, t, n, kv_cache_stride, topk, indices_stride, ckv_s_right, kpe_s_right,
+            kv_right_full, kv_right_empty, cta, rank, done, it, low, high, in_low, in_high, live, thread,
+            lane
         )
     # No CTA ends while others may still send to it or arrive at its barriers.
     cute.arch.cluster_arrive()
@@ -1505,15 +1481,15 @@ def program(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32,
+    t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32,
+    n: Int32, kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2(
         q_nope, q_pe, kv_cache, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, t,
-        q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk,
-        indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
+        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, share,
+        reach, span, row_step, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n,
+        kv_cache_stride, topk, indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 2, 1))

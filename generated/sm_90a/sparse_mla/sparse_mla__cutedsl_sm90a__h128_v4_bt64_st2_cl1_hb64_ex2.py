@@ -153,6 +153,10 @@ LAUNCH = Launch(
         Operand("extra_page_shift", "scalar", "int32"),
         Operand("extra_page_size", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
+        Operand("share", "scalar", "int32"),
+        Operand("reach", "scalar", "int32"),
+        Operand("span", "scalar", "int32"),
+        Operand("row_step", "scalar", "int32"),
     ),
     grid=("ctas", "2", "1"),
     block=512,
@@ -836,15 +840,16 @@ def left(
     extra_topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, has_extra_lengths: Int32,
-    extra_cached: Int32, ctas: Int32, t: Int32, topk: Int32, indices_stride: Int32, extra_topk: Int32,
-    extra_indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    q_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer,
-    peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer,
-    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
-    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, kv_right_full: cute.Pointer,
-    kv_right_empty: cute.Pointer, p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32,
-    rank: Int32, head0: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, known: Int32, of_extra: Boolean, thread: Int32, lane: Int32
+    extra_cached: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32,
+    indices_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, q_s: cute.Pointer, red_s: cute.Pointer,
+    ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer,
+    p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
+    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, rank: Int32, head0: Int32,
+    done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    known: Int32, of_extra: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the first half of each tile, and that half of the dims."""
     qk_nope_left_a = QK_NOPE_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -861,16 +866,8 @@ def left(
     sinks_left = cute.make_rmem_tensor(2, Float32)
     worker = thread
     turn = Int32(0)
-    share = Int32((scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
-        share = (t * (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE))
     unit = Int32(cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -1076,7 +1073,7 @@ def left(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(q_empty)
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -1103,15 +1100,15 @@ def right(
     indices: cute.Pointer, topk_length: cute.Pointer, extra_indices: cute.Pointer,
     extra_topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, sm_scale: Float32, has_lengths: Int32, cached: Int32, has_extra_lengths: Int32,
-    extra_cached: Int32, ctas: Int32, t: Int32, topk: Int32, indices_stride: Int32, extra_topk: Int32,
-    extra_indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, splits: Int32, q_s: cute.Pointer,
-    red_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
-    ckv_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer,
-    q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
-    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
-    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32,
-    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean,
-    thread: Int32, lane: Int32
+    extra_cached: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32,
+    indices_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, splits: Int32, q_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer,
+    p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, p_s_right: cute.Pointer,
+    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
+    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
+    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
+    p_right_empty: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the second half of each tile, and that half of the dims."""
     qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -1128,16 +1125,8 @@ def right(
     sinks_right = cute.make_rmem_tensor(2, Float32)
     worker = thread % 128
     turn = Int32(0)
-    share = Int32((scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
-        share = (t * (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE))
     unit = Int32(cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -1270,7 +1259,7 @@ def right(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(q_empty)
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -1296,29 +1285,21 @@ def gather_left(
     extra_kv_pages: cute.Pointer, extra_indices: cute.Pointer, extra_topk_length: cute.Pointer,
     has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
     has_extra_lengths: Int32, extra_cached: Int32, extra_page_inverse: Int32, extra_page_shift: Int32,
-    extra_page_size: Int32, ctas: Int32, t: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32,
-    kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_kv_pages_stride: Int32,
-    extra_topk: Int32, extra_indices_stride: Int32, splits: Int32, q_s: cute.Pointer,
-    ckv_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
-    kv_left_empty: cute.Pointer, cta: Int32, rank: Int32, head0: Int32, done: Int32, it: Int32, low: Int32,
-    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean,
-    now_extra: Boolean, thread: Int32, lane: Int32
+    extra_page_size: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32,
+    q_rows_stride_t: Int32, q_rows_stride_h: Int32, kv_pages_stride: Int32, topk: Int32,
+    indices_stride: Int32, extra_kv_pages_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32,
+    q_s: cute.Pointer, ckv_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, cta: Int32, rank: Int32, head0: Int32,
+    done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    known: Int32, of_extra: Boolean, now_extra: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_left = cute.make_rmem_tensor((8 // EXCHANGE + 1) * 4 + 1, cutlass.Uint32)
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
-    share = Int32((scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
-        share = (t * (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE))
     unit = Int32(cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -1426,7 +1407,7 @@ def gather_left(
                     cute.arch.mbarrier_arrive_and_expect_tx(kv_left_full + it % STAGES, 4096)
                 it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.jit
@@ -1434,9 +1415,9 @@ def gather_right(
     kv_pages: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer, extra_kv_pages: cute.Pointer,
     extra_indices: cute.Pointer, extra_topk_length: cute.Pointer, has_lengths: Int32, cached: Int32,
     page_inverse: Int32, page_shift: Int32, page_size: Int32, has_extra_lengths: Int32, extra_cached: Int32,
-    extra_page_inverse: Int32, extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, t: Int32,
-    kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_kv_pages_stride: Int32,
-    extra_topk: Int32, extra_indices_stride: Int32, splits: Int32, ckv_s_right: cute.Pointer,
+    extra_page_inverse: Int32, extra_page_shift: Int32, extra_page_size: Int32, share: Int32, reach: Int32,
+    span: Int32, row_step: Int32, t: Int32, kv_pages_stride: Int32, topk: Int32, indices_stride: Int32,
+    extra_kv_pages_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32, ckv_s_right: cute.Pointer,
     kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, cta: Int32, rank: Int32, done: Int32,
     it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, known: Int32,
     of_extra: Boolean, now_extra: Boolean, thread: Int32, lane: Int32
@@ -1446,16 +1427,8 @@ def gather_right(
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
-    share = Int32((scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE) + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)
-        share = (t * (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE)) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * (scalars.ceildiv(topk, TILE) + scalars.ceildiv(extra_topk, TILE))
     unit = Int32(cta * share)
-    end = unit + share
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -1560,7 +1533,7 @@ def gather_right(
                     cute.arch.mbarrier_arrive_and_expect_tx(kv_right_full + it % STAGES, 4096)
                 it = it + 1
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.kernel
@@ -1571,11 +1544,11 @@ def sparse_mla__cutedsl_sm90a__h128_v4_bt64_st2_cl1_hb64_ex2(
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
     empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_size: Int32, has_extra_lengths: Int32, extra_cached: Int32, extra_page_inverse: Int32,
-    extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, t: Int32, q_rows_stride_t: Int32,
-    q_rows_stride_h: Int32, pages: Int32, page_bytes: Int32, kv_pages_stride: Int32, topk: Int32,
-    indices_stride: Int32, extra_pages: Int32, extra_page_bytes: Int32, extra_kv_pages_stride: Int32,
-    extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32,
+    row_step: Int32, t: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, pages: Int32,
+    page_bytes: Int32, kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_pages: Int32,
+    extra_page_bytes: Int32, extra_kv_pages_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1644,42 +1617,44 @@ def sparse_mla__cutedsl_sm90a__h128_v4_bt64_st2_cl1_hb64_ex2(
         left(
             indices, topk_length, extra_indices, extra_topk_length, attn_sink, out, lse, o_partial,
             lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached, has_extra_lengths,
-            extra_cached, ctas, t, topk, indices_stride, extra_topk, extra_indices_stride, out_stride_t,
-            out_stride_h, lse_stride, splits, q_s, red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right,
-            p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
-            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, rank, head0, done, it, low, high,
-            in_low, in_high, live, known, of_extra, thread, lane
+            extra_cached, share, reach, span, row_step, t, topk, indices_stride, extra_topk,
+            extra_indices_stride, out_stride_t, out_stride_h, lse_stride, splits, q_s, red_s, ckv_s_left,
+            p_s_left, peak_s_left, ckv_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full,
+            kv_left_empty, p_left_full, p_left_empty, kv_right_full, kv_right_empty, p_right_full,
+            p_right_empty, cta, rank, head0, done, it, low, high, in_low, in_high, live, known, of_extra,
+            thread, lane
         )
     elif warp < 8:
         cute.arch.setmaxregister_increase(176)
         right(
             indices, topk_length, extra_indices, extra_topk_length, attn_sink, out, o_partial, lse_partial,
-            sm_scale, has_lengths, cached, has_extra_lengths, extra_cached, ctas, t, topk, indices_stride,
-            extra_topk, extra_indices_stride, out_stride_t, out_stride_h, splits, q_s, red_s, ckv_s_left,
-            p_s_left, peak_s_left, ckv_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full,
-            kv_left_empty, p_left_full, p_left_empty, kv_right_full, kv_right_empty, p_right_full,
-            p_right_empty, cta, head0, done, it, low, high, in_low, in_high, live, known, of_extra, thread,
-            lane
+            sm_scale, has_lengths, cached, has_extra_lengths, extra_cached, share, reach, span, row_step, t,
+            topk, indices_stride, extra_topk, extra_indices_stride, out_stride_t, out_stride_h, splits, q_s,
+            red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, p_s_right, peak_s_right, q_full, q_empty,
+            kv_left_full, kv_left_empty, p_left_full, p_left_empty, kv_right_full, kv_right_empty,
+            p_right_full, p_right_empty, cta, head0, done, it, low, high, in_low, in_high, live, known,
+            of_extra, thread, lane
         )
     elif warp < 12:
         cute.arch.setmaxregister_decrease(80)
         gather_left(
             q_rows, kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length,
             has_lengths, cached, page_inverse, page_shift, page_size, has_extra_lengths, extra_cached,
-            extra_page_inverse, extra_page_shift, extra_page_size, ctas, t, q_rows_stride_t, q_rows_stride_h,
-            kv_pages_stride, topk, indices_stride, extra_kv_pages_stride, extra_topk, extra_indices_stride,
-            splits, q_s, ckv_s_left, q_full, q_empty, kv_left_full, kv_left_empty, cta, rank, head0, done, it,
-            low, high, in_low, in_high, live, known, of_extra, now_extra, thread, lane
+            extra_page_inverse, extra_page_shift, extra_page_size, share, reach, span, row_step, t,
+            q_rows_stride_t, q_rows_stride_h, kv_pages_stride, topk, indices_stride, extra_kv_pages_stride,
+            extra_topk, extra_indices_stride, q_s, ckv_s_left, q_full, q_empty, kv_left_full, kv_left_empty,
+            cta, rank, head0, done, it, low, high, in_low, in_high, live, known, of_extra, now_extra, thread,
+            lane
         )
     else:
         cute.arch.setmaxregister_decrease(80)
         gather_right(
             kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length, has_lengths,
             cached, page_inverse, page_shift, page_size, has_extra_lengths, extra_cached, extra_page_inverse,
-            extra_page_shift, extra_page_size, ctas, t, kv_pages_stride, topk, indices_stride,
-            extra_kv_pages_stride, extra_topk, extra_indices_stride, splits, ckv_s_right, kv_right_full,
-            kv_right_empty, cta, rank, done, it, low, high, in_low, in_high, live, known, of_extra, now_extra,
-            thread, lane
+            extra_page_shift, extra_page_size, share, reach, span, row_step, t, kv_pages_stride, topk,
+            indices_stride, extra_kv_pages_stride, extra_topk, extra_indices_stride, ckv_s_right,
+            kv_right_full, kv_right_empty, cta, rank, done, it, low, high, in_low, in_high, live, known,
+            of_extra, now_extra, thread, lane
         )
     # No CTA ends while others may still send to it or arrive at its barriers.
     cute.arch.cluster_arrive()
@@ -1694,18 +1669,19 @@ def program(
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
     empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_size: Int32, has_extra_lengths: Int32, extra_cached: Int32, extra_page_inverse: Int32,
-    extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, t: Int32, q_rows_stride_t: Int32,
-    q_rows_stride_h: Int32, pages: Int32, page_bytes: Int32, kv_pages_stride: Int32, topk: Int32,
-    indices_stride: Int32, extra_pages: Int32, extra_page_bytes: Int32, extra_kv_pages_stride: Int32,
-    extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32,
+    row_step: Int32, t: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, pages: Int32,
+    page_bytes: Int32, kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_pages: Int32,
+    extra_page_bytes: Int32, extra_kv_pages_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h128_v4_bt64_st2_cl1_hb64_ex2(
         q_rows, kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length, attn_sink,
         out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached,
         page_inverse, page_shift, page_size, has_extra_lengths, extra_cached, extra_page_inverse,
-        extra_page_shift, extra_page_size, ctas, t, q_rows_stride_t, q_rows_stride_h, pages, page_bytes,
-        kv_pages_stride, topk, indices_stride, extra_pages, extra_page_bytes, extra_kv_pages_stride,
-        extra_topk, extra_indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
+        extra_page_shift, extra_page_size, ctas, share, reach, span, row_step, t, q_rows_stride_t,
+        q_rows_stride_h, pages, page_bytes, kv_pages_stride, topk, indices_stride, extra_pages,
+        extra_page_bytes, extra_kv_pages_stride, extra_topk, extra_indices_stride, out_stride_t, out_stride_h,
+        lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 2, 1))

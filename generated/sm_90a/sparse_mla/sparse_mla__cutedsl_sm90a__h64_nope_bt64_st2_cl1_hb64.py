@@ -149,6 +149,10 @@ LAUNCH = Launch(
         Operand("page_shift", "scalar", "int32"),
         Operand("page_gap", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
+        Operand("share", "scalar", "int32"),
+        Operand("reach", "scalar", "int32"),
+        Operand("span", "scalar", "int32"),
+        Operand("row_step", "scalar", "int32"),
     ),
     grid=("ctas", "1", "1"),
     block=384,
@@ -779,18 +783,18 @@ def copy_rows_first_256(target, cache, cache_stride_0, low, high, n, thread):
 def left(
     indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
     lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer,
-    sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, t: Int32,
-    topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
-    splits: Int32, q_s: cute.Pointer, near_s_left: cute.Pointer, far_s_left: cute.Pointer,
-    p_s_left: cute.Pointer, out_s_left: cute.Pointer, far_s_right: cute.Pointer, p_s_right: cute.Pointer,
-    peak_s_left: cute.Pointer, peak_s_right: cute.Pointer, red_s: cute.Pointer, q_full: cute.Pointer,
-    q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
-    far_left_full: cute.Pointer, far_left_empty: cute.Pointer, p_left_full: cute.Pointer,
-    p_left_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer,
-    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, share: Int32, span: Int32,
-    unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32,
-    in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32,
-    in_high_right: Int32, live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
+    sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32,
+    share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, q_s: cute.Pointer,
+    near_s_left: cute.Pointer, far_s_left: cute.Pointer, p_s_left: cute.Pointer, out_s_left: cute.Pointer,
+    far_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_left: cute.Pointer, peak_s_right: cute.Pointer,
+    red_s: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, near_left_full: cute.Pointer,
+    near_left_empty: cute.Pointer, far_left_full: cute.Pointer, far_left_empty: cute.Pointer,
+    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, far_right_full: cute.Pointer,
+    far_right_empty: cute.Pointer, p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32,
+    done: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32,
+    live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32,
+    live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the first tile of each pair, and that half of the dims."""
     qk_near_left_a = QK_NEAR_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -809,6 +813,8 @@ def left(
     sinks_left = cute.make_rmem_tensor(2, Float32)
     worker = thread
     turn = Int32(0)
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -939,7 +945,7 @@ def left(
             # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -961,15 +967,15 @@ def left(
 def right(
     indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, has_lengths: Int32, cached: Int32,
-    t: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, splits: Int32,
-    q_s: cute.Pointer, far_s_left: cute.Pointer, p_s_left: cute.Pointer, near_s_right: cute.Pointer,
-    far_s_right: cute.Pointer, p_s_right: cute.Pointer, out_s_right: cute.Pointer, peak_s_left: cute.Pointer,
-    peak_s_right: cute.Pointer, red_s: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
-    far_left_full: cute.Pointer, far_left_empty: cute.Pointer, p_left_full: cute.Pointer,
-    p_left_empty: cute.Pointer, near_right_full: cute.Pointer, near_right_empty: cute.Pointer,
-    far_right_full: cute.Pointer, far_right_empty: cute.Pointer, p_right_full: cute.Pointer,
-    p_right_empty: cute.Pointer, cta: Int32, share: Int32, span: Int32, unit: Int32, end: Int32, done: Int32,
-    it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32, live_left: Boolean,
+    share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32, topk: Int32, indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, splits: Int32, q_s: cute.Pointer, far_s_left: cute.Pointer,
+    p_s_left: cute.Pointer, near_s_right: cute.Pointer, far_s_right: cute.Pointer, p_s_right: cute.Pointer,
+    out_s_right: cute.Pointer, peak_s_left: cute.Pointer, peak_s_right: cute.Pointer, red_s: cute.Pointer,
+    q_full: cute.Pointer, q_empty: cute.Pointer, far_left_full: cute.Pointer, far_left_empty: cute.Pointer,
+    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, near_right_full: cute.Pointer,
+    near_right_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer,
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32,
+    low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32, live_left: Boolean,
     low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32, live_right: Boolean,
     live: Boolean, thread: Int32, lane: Int32
 ):
@@ -990,6 +996,8 @@ def right(
     sinks_right = cute.make_rmem_tensor(2, Float32)
     worker = thread % 128
     turn = Int32(0)
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -1117,7 +1125,7 @@ def right(
             # Both sides have now read what the other side left for them.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
     if splits > 1:
         unit = cta * share
         while unit < end:
@@ -1136,19 +1144,21 @@ def right(
 @cute.jit
 def gather(
     q_rows: cute.Pointer, ckv: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer,
-    has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, t: Int32,
-    q_rows_stride_t: Int32, q_rows_stride_h: Int32, n: Int32, ckv_stride: Int32, topk: Int32,
-    indices_stride: Int32, q_s: cute.Pointer, near_s_left: cute.Pointer, far_s_left: cute.Pointer,
-    near_s_right: cute.Pointer, far_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
-    near_left_full: cute.Pointer, near_left_empty: cute.Pointer, far_left_full: cute.Pointer,
-    far_left_empty: cute.Pointer, near_right_full: cute.Pointer, near_right_empty: cute.Pointer,
-    far_right_full: cute.Pointer, far_right_empty: cute.Pointer, span: Int32, unit: Int32, end: Int32,
-    done: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32,
-    live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32,
-    live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
+    has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, share: Int32,
+    reach: Int32, span: Int32, row_step: Int32, t: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32,
+    n: Int32, ckv_stride: Int32, topk: Int32, indices_stride: Int32, q_s: cute.Pointer,
+    near_s_left: cute.Pointer, far_s_left: cute.Pointer, near_s_right: cute.Pointer,
+    far_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, near_left_full: cute.Pointer,
+    near_left_empty: cute.Pointer, far_left_full: cute.Pointer, far_left_empty: cute.Pointer,
+    near_right_full: cute.Pointer, near_right_empty: cute.Pointer, far_right_full: cute.Pointer,
+    far_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32,
+    in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32,
+    in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows, a pair of tiles at a time."""
     worker = thread % 128
+    unit = Int32(cta * share)
+    end = cta * share + reach
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -1201,7 +1211,7 @@ def gather(
                     copy_query_rows(q_s, q_rows, q_rows_stride_t, q_rows_stride_h, row, worker)
                     cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             done = done + 1
-        unit = row * span + span
+        unit = (row + row_step) * span
 
 
 @cute.kernel
@@ -1210,9 +1220,10 @@ def sparse_mla__cutedsl_sm90a__h64_nope_bt64_st2_cl1_hb64(
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
     empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
-    page_gap: Int32, ctas: Int32, t: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, n: Int32,
-    ckv_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32,
+    q_rows_stride_t: Int32, q_rows_stride_h: Int32, n: Int32, ckv_stride: Int32, topk: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1245,16 +1256,6 @@ def sparse_mla__cutedsl_sm90a__h64_nope_bt64_st2_cl1_hb64(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
-    share = Int32(((scalars.ceildiv(topk, TILE) + 1) // 2 + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Unless each query has `splits` parts: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = (scalars.ceildiv(topk, TILE) + 1) // 2
-        share = (t * ((scalars.ceildiv(topk, TILE) + 1) // 2) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * ((scalars.ceildiv(topk, TILE) + 1) // 2)
-    unit = Int32(cta * share)
-    end = unit + share
     done = Int32(0)
     it = Int32(0)
     low_left = Int32(0)
@@ -1306,34 +1307,34 @@ def sparse_mla__cutedsl_sm90a__h64_nope_bt64_st2_cl1_hb64(
         cute.arch.setmaxregister_increase(208)
         left(
             indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            empty_lse, has_lengths, cached, t, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
-            splits, q_s, near_s_left, far_s_left, p_s_left, out_s_left, far_s_right, p_s_right, peak_s_left,
-            peak_s_right, red_s, q_full, q_empty, near_left_full, near_left_empty, far_left_full,
-            far_left_empty, p_left_full, p_left_empty, far_right_full, far_right_empty, p_right_full,
-            p_right_empty, cta, share, span, unit, end, done, it, low_left, high_left, in_low_left,
-            in_high_left, live_left, low_right, high_right, in_low_right, in_high_right, live_right, live,
-            thread, lane
+            empty_lse, has_lengths, cached, share, reach, span, row_step, t, topk, indices_stride,
+            out_stride_t, out_stride_h, lse_stride, splits, q_s, near_s_left, far_s_left, p_s_left,
+            out_s_left, far_s_right, p_s_right, peak_s_left, peak_s_right, red_s, q_full, q_empty,
+            near_left_full, near_left_empty, far_left_full, far_left_empty, p_left_full, p_left_empty,
+            far_right_full, far_right_empty, p_right_full, p_right_empty, cta, done, it, low_left, high_left,
+            in_low_left, in_high_left, live_left, low_right, high_right, in_low_right, in_high_right,
+            live_right, live, thread, lane
         )
     elif warp < 8:
         cute.arch.setmaxregister_increase(208)
         right(
-            indices, topk_length, attn_sink, out, o_partial, lse_partial, sm_scale, has_lengths, cached, t,
-            topk, indices_stride, out_stride_t, out_stride_h, splits, q_s, far_s_left, p_s_left, near_s_right,
-            far_s_right, p_s_right, out_s_right, peak_s_left, peak_s_right, red_s, q_full, q_empty,
-            far_left_full, far_left_empty, p_left_full, p_left_empty, near_right_full, near_right_empty,
-            far_right_full, far_right_empty, p_right_full, p_right_empty, cta, share, span, unit, end, done,
-            it, low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right,
+            indices, topk_length, attn_sink, out, o_partial, lse_partial, sm_scale, has_lengths, cached,
+            share, reach, span, row_step, t, topk, indices_stride, out_stride_t, out_stride_h, splits, q_s,
+            far_s_left, p_s_left, near_s_right, far_s_right, p_s_right, out_s_right, peak_s_left,
+            peak_s_right, red_s, q_full, q_empty, far_left_full, far_left_empty, p_left_full, p_left_empty,
+            near_right_full, near_right_empty, far_right_full, far_right_empty, p_right_full, p_right_empty,
+            cta, done, it, low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right,
             in_low_right, in_high_right, live_right, live, thread, lane
         )
     else:
         cute.arch.setmaxregister_decrease(88)
         gather(
-            q_rows, ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t,
-            q_rows_stride_t, q_rows_stride_h, n, ckv_stride, topk, indices_stride, q_s, near_s_left,
-            far_s_left, near_s_right, far_s_right, q_full, q_empty, near_left_full, near_left_empty,
-            far_left_full, far_left_empty, near_right_full, near_right_empty, far_right_full, far_right_empty,
-            span, unit, end, done, it, low_left, high_left, in_low_left, in_high_left, live_left, low_right,
-            high_right, in_low_right, in_high_right, live_right, live, thread, lane
+            q_rows, ckv, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, share,
+            reach, span, row_step, t, q_rows_stride_t, q_rows_stride_h, n, ckv_stride, topk, indices_stride,
+            q_s, near_s_left, far_s_left, near_s_right, far_s_right, q_full, q_empty, near_left_full,
+            near_left_empty, far_left_full, far_left_empty, near_right_full, near_right_empty, far_right_full,
+            far_right_empty, cta, done, it, low_left, high_left, in_low_left, in_high_left, live_left,
+            low_right, high_right, in_low_right, in_high_right, live_right, live, thread, lane
         )
 
 
@@ -1343,14 +1344,15 @@ def program(
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
     empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
-    page_gap: Int32, ctas: Int32, t: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, n: Int32,
-    ckv_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    page_gap: Int32, ctas: Int32, share: Int32, reach: Int32, span: Int32, row_step: Int32, t: Int32,
+    q_rows_stride_t: Int32, q_rows_stride_h: Int32, n: Int32, ckv_stride: Int32, topk: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h64_nope_bt64_st2_cl1_hb64(
         q_rows, ckv, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, t,
-        q_rows_stride_t, q_rows_stride_h, n, ckv_stride, topk, indices_stride, out_stride_t, out_stride_h,
-        lse_stride, splits, counters
+        lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, share, reach,
+        span, row_step, t, q_rows_stride_t, q_rows_stride_h, n, ckv_stride, topk, indices_stride,
+        out_stride_t, out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1))

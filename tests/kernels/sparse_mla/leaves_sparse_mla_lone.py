@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import torch
 from leaf_probes import Probe, case
-from leaves_sparse_mla_pair import _bf16, _one, _place, _queries
+from leaves_sparse_mla_pair import _bf16, _one, _place
 from leaves_sparse_mla_sm100 import BF16, _operand_of
 
 from dsl_kernels.kernels.sparse_mla.leaves import pair as text
-
-
-@case(text.take_more_queries)
-def take_more_queries(p: Probe) -> None:
-    p.threads = 128
-    held = (
-        _bf16(p, title, each)
-        for title, each in (("panel", 64), ("panel_1", 64), ("latent", 32), ("rope", 32))
-    )
-    p.call(*held, _queries(p, "q_nope", 512), _queries(p, "q_pe", 64), *_place(p), 320)
 
 
 @case(text.mask_half)

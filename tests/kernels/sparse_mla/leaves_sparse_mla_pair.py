@@ -28,17 +28,17 @@ def _one(p: Probe, title: str, value: torch.Tensor | None = None, *, out: bool =
     return p.own(title, 1, value, dtype="float32", out=out)
 
 
-@case(text.take_queries)
-def take_queries(p: Probe) -> None:
+@case(text.take_panel)
+def take_panel(p: Probe) -> None:
     p.threads = 128
-    p.call(*(_bf16(p, f"panel_{i}", 64) for i in range(5)), _queries(p, "q", 512), *_place(p))
+    p.call(_bf16(p, "panel", 64), _queries(p, "q", 512), *_place(p), 192)
 
 
 @case(text.take_last_queries)
 def take_last_queries(p: Probe) -> None:
     p.threads = 128
-    held = _bf16(p, "panel", 64), _bf16(p, "latent", 64), _bf16(p, "rope", 32)
-    p.call(*held, _queries(p, "q_nope", 512), _queries(p, "q_pe", 64), *_place(p), 320)
+    held = _bf16(p, "latent", 64), _bf16(p, "rope", 32)
+    p.call(*held, _queries(p, "q_nope", 512), _queries(p, "q_pe", 64), *_place(p), 384)
 
 
 @case(text.leave_queries)

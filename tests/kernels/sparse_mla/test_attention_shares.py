@@ -109,12 +109,16 @@ def test_a_deal_covers_all_tiles_within_its_scratch(kv: str, heads: int, t: int)
         for topk in (64, 192, 2048):
             plan, blocks = launch(knobs, {"t": t, "topk": topk}, gpu), heads // 64
             units = _units(vars(knobs), topk // 64)
-            ctas, splits = plan.ctas, plan.splits
-            even = ctas == t * splits
-            share = -(-units // splits) if even else -(-t * units // ctas)
-            share = -(-t // ctas) * units if splits == 1 else share
-            span = share * splits if even else units
-            assert plan.counters == t * blocks and ctas * share >= t * span
+            share, span, splits = plan.share, plan.span, plan.splits
+            taken: list[list[int]] = [[] for _ in range(t)]
+            for cta in range(plan.ctas):
+                unit, end = cta * share, cta * share + plan.reach
+                while unit < end:
+                    row = unit // span
+                    if row < t:
+                        taken[row] += range(unit - row * span, min(end - row * span, units))
+                    unit = (row + plan.row_step) * span
+            assert plan.counters == t * blocks and all(sorted(each) == list(range(units)) for each in taken)
             parts = [(row * span + units - 1) // share - row * span // share + 1 for row in range(t)]
             assert max(parts) <= splits
 

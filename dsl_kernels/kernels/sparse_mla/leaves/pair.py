@@ -43,13 +43,16 @@ OWN_DIMS = Size(LATENT_DIM // 2, "OWN_DIMS")
 """Latent dims of a head that a thread has."""
 
 
-@recorded
-def _take_panel(m, held, q, row, head0, first):
-    """Read a panel of dims of a thread's head. Both threads of a head read the same panel."""
+@moves(loaded=lambda panel: panel // 2)
+@by_text
+def take_panel(
+    m: LeafRecorder, panel: Registers[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32, first: int,
+) -> None:  # fmt: skip
+    """Read a panel of dims of a thread's head, from dim `first` on. Both threads of a head read it."""
     head = named("head", head0 + m.thread % HALF)
     of_head = q.row("of_head", (row, head), first=first)
-    for i in unrolled(held.size // 8):
-        of_head.read(held.group(i * 8, 8), i)
+    for i in unrolled(panel.size // 8):
+        of_head.read(panel.group(i * 8, 8), i)
 
 
 @recorded
@@ -64,30 +67,14 @@ def _take_part(m, held, q, row, head0, first):
         of_head.read(held.group(i * 8, 8), item % pieces)
 
 
-@moves(loaded=lambda panel: 5 * panel // 2)
-@by_text
-def take_queries(
-    m: LeafRecorder, panel: Registers[BFloat16], panel_1: Registers[BFloat16], panel_2: Registers[BFloat16],
-    panel_3: Registers[BFloat16], panel_4: Registers[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
-) -> None:  # fmt: skip
-    """Read the first panels of dims of a thread's head, all in flight together."""
-    for number, held in enumerate((panel, panel_1, panel_2, panel_3, panel_4)):
-        _take_panel(m, held, q, row, head0, number * panel.size)
-
-
-@moves(loaded=lambda panel, latent, rope: panel // 2 + latent + rope)
+@moves(loaded=lambda latent, rope: latent + rope)
 @by_text
 def take_last_queries(
-    m: LeafRecorder, panel: Registers[BFloat16], latent: Registers[BFloat16], rope: Registers[BFloat16],
-    q_nope: Global[BFloat16], q_pe: Global[BFloat16], row: Int32, head0: Int32, first: int,
+    m: LeafRecorder, latent: Registers[BFloat16], rope: Registers[BFloat16], q_nope: Global[BFloat16],
+    q_pe: Global[BFloat16], row: Int32, head0: Int32, first: int,
 ) -> None:  # fmt: skip
-    """Read the rest of the queries, from dim `first` on.
-
-    A thread takes one panel of its head's dims, then its part of the other latent dims and of the rope dims
-    of all heads.
-    """
-    _take_panel(m, panel, q_nope, row, head0, first)
-    _take_part(m, latent, q_nope, row, head0, first + panel.size)
+    """Read a thread's part of the latent dims from `first` on, and of the rope dims, of all heads."""
+    _take_part(m, latent, q_nope, row, head0, first)
     _take_part(m, rope, q_pe, row, head0, 0)
 
 
@@ -253,24 +240,6 @@ def write_row(
 
 UNIT_COLUMNS = Size(64, "UNIT_COLUMNS")
 """Columns of tensor memory of a unit of O. Each half of the lanes has half of the unit's dims."""
-
-
-@moves(loaded=lambda panel, latent, rope: panel + latent + rope)
-@by_text
-def take_more_queries(
-    m: LeafRecorder, panel: Registers[BFloat16], panel_1: Registers[BFloat16], latent: Registers[BFloat16],
-    rope: Registers[BFloat16], q_nope: Global[BFloat16], q_pe: Global[BFloat16], row: Int32, head0: Int32,
-    first: int,
-) -> None:  # fmt: skip
-    """Read the rest of the queries, from dim `first` on.
-
-    A thread takes two panels of its head's dims, then its part of the other latent dims and of the rope dims
-    of all heads.
-    """
-    _take_panel(m, panel, q_nope, row, head0, first)
-    _take_panel(m, panel_1, q_nope, row, head0, first + panel.size)
-    _take_part(m, latent, q_nope, row, head0, first + 2 * panel.size)
-    _take_part(m, rope, q_pe, row, head0, 0)
 
 
 @by_text

@@ -25,6 +25,7 @@ from typing import Any
 from .... import problems
 from ....arch import RESERVED_SMEM, ArchSpec, GpuSpec
 from ....problems.base import OperandSpec
+from ....tile.dealing import share_out
 from ....tile.expressions import size_at
 from ....tile.lang import Body, Guard, Knob, LaunchPlan, Schedule, built_for
 from ....tile.program import TileProgram
@@ -42,6 +43,7 @@ from .common import (
     sliced_ctas_per_sm,
     slices_of,
     tiles_of,
+    units_of,
     unpacked,
 )
 
@@ -152,7 +154,9 @@ def planned(
         # An extent of 0 would leave the inboxes without an address.
         return replace(plan, inbox_words=blocks * splits * words if splits > k.slices else 1)
     if shares_out(k):
-        return replace(plan, counters=blocks)
+        units = units_of(k, max(1, tiles_of(k, dims)))
+        share, reach, span, row_step = share_out(max(1, dims["t"]), units, ctas or 1, splits)
+        return replace(plan, counters=blocks, share=share, reach=reach, span=span, row_step=row_step)
     together = 1 < splits <= gpu.sms // blocks if k.cluster == 1 else None
     return replace(plan, counters=blocks * k.cluster, all_resident=together)
 
@@ -235,9 +239,11 @@ def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
     if shares_out(k):
         return (
             *merging,
-            OperandSpec(
-                "ctas", (), "int32", "scalar", doc="CTAs per block of heads; they share out the units"
-            ),
+            OperandSpec("ctas", (), "int32", "scalar", doc="CTAs per block of heads"),
+            OperandSpec("share", (), "int32", "scalar", doc="units between two CTAs' first ones"),
+            OperandSpec("reach", (), "int32", "scalar", doc="units from a CTA's first one to its end"),
+            OperandSpec("span", (), "int32", "scalar", doc="units that a query is numbered with"),
+            OperandSpec("row_step", (), "int32", "scalar", doc="queries from one of a CTA to its next one"),
         )
     if k.cluster > 1:
         return merging

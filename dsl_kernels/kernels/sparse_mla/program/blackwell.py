@@ -62,7 +62,7 @@ from .common import (
     start,
     unpacked,
 )
-from .shares import TilesInTurn, each_query, has_next, merge_parts, write_part
+from .shares import TilesInTurn, each_query, has_next, merge_parts, next_row, write_part
 from .shares import start as start_share
 
 # tcgen05 with M = 128 takes N in steps of 16, so eight heads are padded to 16.
@@ -423,7 +423,7 @@ def _leave_output(walk: Walk | TilesInTurn, begin: Value) -> None:
     """
     m, row, head0 = walk.m, walk.row, walk.head0
     if isinstance(walk, TilesInTurn) and has_next(walk):
-        _copy_queries(walk, walk.row + 1, walk.done + 1)
+        _copy_queries(walk, next_row(walk), walk.done + 1)
     totals, last = walk.red_s.stage(walk.it), walk.o.reader.slot(walk.it - 1)
     leaf_softmax.leave_sums(m, totals, walk.sums)
     m.meet("softmax")

@@ -59,7 +59,6 @@ class Kernel(Names):
     topk_length: Global
     all_resident: Int32
     cached: Int32
-    ctas: Int32
     extra_cached: Int32
     extra_page_inverse: Int32
     extra_page_shift: Int32
@@ -76,9 +75,13 @@ class Kernel(Names):
     page_inverse: Int32
     page_shift: Int32
     page_size: Int32
+    reach: Int32
+    row_step: Int32
     scale_bytes: Int32
     scales_at: Int32
     token_bytes: Int32
+    share: Int32
+    span: Int32
     splits: Int32
     t: Int32
     topk: Int32
@@ -161,9 +164,9 @@ def goes_on(k: SimpleNamespace) -> bool:
 def lacks_registers(k: SimpleNamespace) -> bool:
     """Whether a thread that goes on has no registers for what stays the same from query to query.
 
-    Its 64 heads are on N. The thread computes such addresses and numbers anew for each query.
+    Its 32 or 64 heads are on N. The thread computes such addresses and numbers anew for each query.
     """
-    return goes_on(k) and not is_lone(k) and k.tile == 64 and head_block(k) == 64
+    return goes_on(k) and not is_lone(k) and k.tile == 64 and head_block(k) in (32, 64)
 
 
 def slices_of(k: SimpleNamespace) -> int:

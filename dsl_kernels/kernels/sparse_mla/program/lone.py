@@ -35,7 +35,6 @@ from functools import partial
 from types import SimpleNamespace
 
 from ....arch import ArchSpec
-from ....device.torch import fragment
 from ....tile.channel import Channel, Reading
 from ....tile.frontend import Names, recorded
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
@@ -45,7 +44,7 @@ from ..leaves import pair as leaf
 from ..leaves.pair import HALF
 from .blackwell import UNIT, UNITS, row_map
 from .common import LATENT_DIM, ROPE_DIM
-from .pair import issue, softmax
+from .pair import issue, softmax, take_queries
 from .shares import TilesInTurn, each_query, start
 
 # Queries and keys have nine panels of 64 dims: eight latent ones and the rope dims. The queries' first
@@ -167,24 +166,9 @@ class OfRows(Names):
 class Heads(TilesInTurn, OfRows):
     """A walk of 64 heads over a share of the tiles of all queries."""
 
-    @recorded
     def take_queries(self, row: Value, use: Value) -> None:
-        """Copy a query through registers: seven panels into tensor memory, the others into shared memory."""
-        m, q_t = self.m, self.qt.producer.acquire(use)
-        panels = tuple(m.buffer(f"panel_{i}") for i in range(5))
-        leaf.take_queries(m, *panels, self.q_nope, row, self.head0)
-        for i, panel in enumerate(panels):
-            fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panel, m.thread)
-        leaf.take_more_queries(
-            m, panels[0], panels[1], self.latent, self.rope, self.q_nope, self.q_pe, row, self.head0,
-            5 * PANEL,
-        )  # fmt: skip
-        for i in range(2):
-            fragment.write_tensor(m, getattr(q_t, f"q_t_{5 + i}"), panels[i], m.thread)
-        q_t.commit()
-        q_s = self.qs.producer.acquire(use)
-        leaf.leave_queries(m, q_s.view(), self.latent, self.rope)
-        q_s.commit()
+        panels = tuple(self.m.buffer(f"panel_{i}") for i in range(5))
+        take_queries(self, row, use, panels, IN_TENSOR)
 
     def mask(self) -> None:
         """Scale the logits, and mask tokens without a valid id."""

@@ -42,7 +42,7 @@ of use `i` is that of `i // slots`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -58,7 +58,7 @@ from ..leaves import pair as leaf
 from ..leaves.pair import HALF, OWN_DIMS
 from .blackwell import merge_heads, row_map
 from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM
-from .shares import Pairs, each_query, has_next, merge_parts, place_of_cta, start, write_part
+from .shares import Pairs, each_query, has_next, merge_parts, next_row, place_of_cta, start, write_part
 
 # Keys and queries have panels of 64 of the 576 dims. The queries' first `IN_TENSOR` panels are in tensor
 # memory, and the others in shared memory.
@@ -212,23 +212,9 @@ class Sides(Pairs, OfPair):
             self.now_low, self.now_high = low, high
         self.read_ids(turn + 1)
 
-    @recorded
     def take_queries(self, row: Value, use: Value) -> None:
-        """Copy a query through registers: six panels into tensor memory, the others into shared memory."""
-        m, q_t = self.m, self.qt.producer.acquire(use)
-        panels = (self.weights, self.panel_1, self.panel_2, self.panel_3, self.latent)
-        leaf.take_queries(m, *panels, self.q_nope, row, self.head0)
-        for i in range(IN_TENSOR - 1):
-            fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panels[i], m.thread)
-        leaf.take_last_queries(
-            m, self.weights, self.latent, self.rope, self.q_nope, self.q_pe, row, self.head0,
-            (IN_TENSOR - 1) * PANEL,
-        )  # fmt: skip
-        fragment.write_tensor(m, getattr(q_t, f"q_t_{IN_TENSOR - 1}"), self.weights, m.thread)
-        q_t.commit()
-        q_s = self.qs.producer.acquire(use)
-        leaf.leave_queries(m, q_s.view(), self.latent, self.rope)
-        q_s.commit()
+        panels = (self.weights, self.panel_1, self.panel_2, self.panel_3)
+        take_queries(self, row, use, panels, IN_TENSOR)
 
     @recorded
     def mask(self) -> None:
@@ -363,6 +349,33 @@ def _issue(m: Recorder, walk: Sides) -> None:
 
 
 @recorded
+def take_queries(walk: Any, row: Value, use: Value, panels: Sequence[View], in_tensor: int) -> None:
+    """Copy a query through registers, all reads of a half in flight together.
+
+    Args:
+        walk: has the registers `latent` and `rope` for the dims that shared memory holds.
+        use: the number of the query.
+        panels: registers of a panel each. They take the first panels, and then the others.
+        in_tensor: how many panels tensor memory holds.
+    """
+    m, q_t = walk.m, walk.qt.producer.acquire(use)
+    for begin in (0, len(panels)):
+        held = panels[: in_tensor - begin]
+        for i, panel in enumerate(held):
+            leaf.take_panel(m, panel, walk.q_nope, row, walk.head0, (begin + i) * PANEL)
+        if begin:
+            leaf.take_last_queries(
+                m, walk.latent, walk.rope, walk.q_nope, walk.q_pe, row, walk.head0, in_tensor * PANEL
+            )
+        for i, panel in enumerate(held):
+            fragment.write_tensor(m, getattr(q_t, f"q_t_{begin + i}"), panel, m.thread)
+    q_t.commit()
+    q_s = walk.qs.producer.acquire(use)
+    leaf.leave_queries(m, q_s.view(), walk.latent, walk.rope)
+    q_s.commit()
+
+
+@recorded
 def softmax(m: Recorder, walk: Any) -> None:
     """Copy the queries, then turn S into P, tile by tile.
 
@@ -408,7 +421,7 @@ def _leave_output(walk: Any, begin: Value) -> None:
     """Fetch the next query, then normalise O and write it with its lse, as the result or as a part of it."""
     m, row, head0 = walk.m, walk.row, walk.head0
     if has_next(walk):
-        walk.take_queries(row + 1, walk.done + 1)
+        walk.take_queries(next_row(walk), walk.done + 1)
     totals, last = walk.red_s.stage(walk.it), walk.o.reader.slot(walk.it - 1)
     leaf.leave_sum(m, totals, walk.sums)
     m.meet("softmax")

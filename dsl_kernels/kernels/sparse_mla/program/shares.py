@@ -21,7 +21,6 @@ from .common import (
     lacks_registers,
     one_block,
     two_scopes,
-    unpacked,
 )
 
 
@@ -33,8 +32,7 @@ class Units(State, Kernel):
 
     Attributes:
         head0: the first of this CTA's heads.
-        share: units of a CTA. This CTA has those from `unit` up to `end`; `unit` moves on with the walk.
-        span: units that each query is numbered with.
+        unit, end: this CTA has the units from `unit` up to `end`; `unit` moves on with the walk.
         done: how many queries are finished.
         it: live units so far.
         row: the current query.
@@ -45,8 +43,6 @@ class Units(State, Kernel):
     """
 
     head0: Value
-    share: Int32
-    span: Int32
     unit: Int32
     end: Value
     done: Int32
@@ -287,11 +283,9 @@ def _walk_of(m: Recorder, of: Callable[[Recorder], Units] | None) -> Units:
 
 @recorded
 def start(m: Recorder, of: Callable[[Recorder], Units] | None = None) -> Units:
-    """Compute this CTA's block of heads and its share, while the previous kernel ends."""
+    """Compute this CTA's block of heads, while the previous kernel ends."""
     walk = _walk_of(m, of)
     walk.head0 = 0 if one_block(m.k) else place_of_cta(m)[1] * m.c.head_block
-    if not _found_late(m):
-        _find_share(m, walk)
     walk.done = 0
     walk.it = 0
     walk.declare()
@@ -335,39 +329,11 @@ def place_of_cta(m: Recorder) -> tuple[Value, Value]:
     return m.block(0) if one_block(m.k) else m.block(0) // blocks, m.block(0) % blocks
 
 
-def _found_late(m: Recorder) -> bool:
-    """Whether each role computes its share itself.
-
-    In kernels that unpack tokens, ptxas would spill a share that `start` hands on.
-    """
-    return unpacked(m.k)
-
-
-@recorded
-def _find_share(m: Recorder, walk: Units) -> None:
-    """Compute which of all queries' units are this CTA's.
-
-    Neighbouring CTAs have the same units, each for its own block of heads.
-    """
-    units = inline(units_of_query(m))
-    walk.share = (units + walk.splits - 1) // walk.splits
-    walk.span = walk.share * walk.splits
-    m.comment("Unless each query has `splits` parts: whole queries, or units regardless of queries.")
-    split_alike = inline(walk.ctas == walk.t * walk.splits)
-    if not split_alike:
-        walk.span = units
-        walk.share = (walk.t * units + walk.ctas - 1) // walk.ctas
-        if walk.splits == 1:
-            walk.share = (walk.t + walk.ctas - 1) // walk.ctas * units
-    walk.unit = place_of_cta(m)[0] * walk.share
-    walk.end = walk.unit + walk.share
-
-
 @recorded
 def each_query(m: Recorder, walk: Units, at_query: Callable[[], None]) -> None:
     """Call `at_query` for each query of which this CTA has units."""
-    if _found_late(m):
-        _find_share(m, walk)
+    walk.unit = place_of_cta(m)[0] * walk.share
+    walk.end = place_of_cta(m)[0] * walk.share + walk.reach
     while walk.unit < walk.end:
         walk.row = walk.unit // walk.span
         some = inline(walk.enter_query())
@@ -375,13 +341,19 @@ def each_query(m: Recorder, walk: Units, at_query: Callable[[], None]) -> None:
             walk.read_first()
             at_query()
             walk.done += 1
-        walk.unit = walk.row * walk.span + walk.span
+        walk.unit = next_row(walk) * walk.span
+
+
+@recorded
+def next_row(walk: Units) -> Value:
+    """The query after the current one."""
+    return walk.row + walk.row_step
 
 
 @recorded
 def has_next(walk: Units) -> Value:
     """Whether this CTA has units of the query after the current one."""
-    return ((walk.row + 1) * walk.span < walk.end) & (walk.row + 1 < walk.t)
+    return (next_row(walk) * walk.span < walk.end) & (next_row(walk) < walk.t)
 
 
 @recorded

@@ -34,7 +34,7 @@ from ..leaves import softmax as leaf_softmax
 from ..leaves import terms as leaf
 from .blackwell import BLACKWELL_MIN_N, merge_heads
 from .common import LATENT_DIM, ROPE_DIM, head_block, head_blocks, padded_heads
-from .shares import TilesInTurn, each_query, has_next, merge_parts, write_part
+from .shares import TilesInTurn, each_query, has_next, merge_parts, next_row, write_part
 from .shares import start as start_share
 
 E4M3 = "float8_e4m3"
@@ -257,7 +257,7 @@ def _leave_output(walk: TilesInTurn, begin: Value) -> None:
     """
     m, row = walk.m, walk.row
     if has_next(walk):
-        _split_queries(walk, row + 1, walk.done + 1)
+        _split_queries(walk, next_row(walk), walk.done + 1)
     totals, last = walk.red_s.stage(walk.it), walk.o.reader.slot(walk.it - 1)
     leaf_softmax.leave_sums(m, totals, walk.sums)
     m.meet("softmax")
