@@ -24,6 +24,7 @@ VARIANTS = [v for v in variants.variants("sparse_mla") if shares_out(SimpleNames
 # more than needed.
 EXTRA = 130
 DEALS = ((5, 2), (5, 4), (3, 1), (2, 4), (9, 3), (2, 5))
+ROUND = {"splits": 1, "ctas": 2}
 
 
 def _workload(variant: variants.Variant, tiles: int, ids: str) -> Workload:
@@ -62,14 +63,23 @@ def test_every_tile_is_attended_to_once(variant: variants.Variant, deal: tuple[i
     assert result.comparison.ok, result.comparison.failures
 
 
+@pytest.mark.sample(16)
+@pytest.mark.parametrize("ids", ("random", "prompt"))
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
+def test_whole_queries_go_round_the_ctas(variant: variants.Variant, ids: str) -> None:
+    """The first CTA has the first query and the third, and the second CTA the one between them."""
+    result = trial.run(variant, _workload(variant, 5, ids), Interpreter(seed=3), launch=ROUND)
+    assert result.comparison.ok, result.comparison.failures
+
+
 @pytest.mark.sample(18)
 @pytest.mark.emulator
 @pytest.mark.compile
+@pytest.mark.parametrize("whole", (False, True), ids=("parts", "whole"))
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
-def test_the_compiled_kernels_agree(variant: variants.Variant) -> None:
-    result = trial.run(
-        variant, _workload(variant, 5, "holes"), Emulator(strict=True), launch=_deal(variant, 5, 2)
-    )
+def test_the_compiled_kernels_agree(variant: variants.Variant, whole: bool) -> None:
+    launch = ROUND if whole else _deal(variant, 5, 2)
+    result = trial.run(variant, _workload(variant, 5, "holes"), Emulator(strict=True), launch=launch)
     assert result.comparison.ok, result.comparison.failures
 
 
