@@ -28,7 +28,7 @@ class Units(State, Kernel):
     """A CTA's walk over its share of the units. A unit is a tile, or a pair of tiles.
 
     The units of all queries are numbered consecutively, `span` for each query. Units past a query's last one
-    are empty.
+    are empty. The launch says which units are whose (`dealing.share_out`).
 
     Attributes:
         head0: the first of this CTA's heads.
