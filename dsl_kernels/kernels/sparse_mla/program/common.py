@@ -75,13 +75,9 @@ class Kernel(Names):
     page_inverse: Int32
     page_shift: Int32
     page_size: Int32
-    reach: Int32
-    row_step: Int32
     scale_bytes: Int32
     scales_at: Int32
     token_bytes: Int32
-    share: Int32
-    span: Int32
     splits: Int32
     t: Int32
     topk: Int32

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....device.torch.scalars import anew
-from ....tile.frontend import Boolean, Int32, State, inline, named, recorded
+from ....tile.frontend import Boolean, Int32, Names, State, inline, named, recorded
 from ....tile.text import Expr, Recorder, Value, ceildiv, minimum
 from ..leaves import gather as leaf_gather
 from .common import (
@@ -24,11 +24,20 @@ from .common import (
 )
 
 
-class Units(State, Kernel):
+class Shares(Names):
+    """The launch's scalars that say which units are whose (`dealing.share_out`)."""
+
+    reach: Int32
+    row_step: Int32
+    share: Int32
+    span: Int32
+
+
+class Units(State, Kernel, Shares):
     """A CTA's walk over its share of the units. A unit is a tile, or a pair of tiles.
 
     The units of all queries are numbered consecutively, `span` for each query. Units past a query's last one
-    are empty. The launch says which units are whose (`dealing.share_out`).
+    are empty.
 
     Attributes:
         head0: the first of this CTA's heads.
