@@ -50,7 +50,7 @@ def attend_rows(
 ) -> torch.Tensor:
     """`_forward_flashmla_sparse`: bf16 rows, unpadded heads.
 
-    Lengths of another number of queries are not read, as SGLang does not: ids of -1 are padding as well.
+    As in SGLang, lengths are read only if each query has one. Ids of -1 are padding as well.
     """
     _require_values(v_head_dim)
     fits = topk_length is not None and len(topk_length) == len(q_all)

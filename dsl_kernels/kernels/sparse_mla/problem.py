@@ -72,9 +72,9 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((f, {"t": t, "heads": h, "pages": 4096, "topk": k}) for f, h, t, k in fewer)
         patterns = product((16, 128), (16, 128), ("sorted", "holes"))
         yield from (("bf16", {"t": t, "heads": h, "pages": 4096, "ids": i}) for h, t, i in patterns)
-        whole = product((("bf16", 2048), ("nope", 640)), (64, 128), (1024, 4096))
+        from_first = product((("bf16", 2048), ("nope", 640)), (64, 128), (1024, 4096))
         yield from (
-            (f, {"t": t, "heads": h, "pages": 80, "topk": k, "ids": "prompt"}) for (f, k), h, t in whole
+            (f, {"t": t, "heads": h, "pages": 80, "topk": k, "ids": "prompt"}) for (f, k), h, t in from_first
         )
         prompts = product(("bf16", "fp8"), every, (1024, 2048, 4096, 8192), (512, 2048))
         yield from ((f, {"t": t, "heads": h, "pages": p}) for f, h, t, p in prompts)

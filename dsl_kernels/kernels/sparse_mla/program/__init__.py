@@ -7,8 +7,8 @@ A CTA has one query, one block of at most 64 heads and one split of the id row (
 operation is one launch. If the CTAs of a row may wait for one another, each merges a share. Otherwise the
 last CTA to arrive merges.
 
-With 64 heads on M the products are transposed. A CTA then takes whole queries, one of as many as there are
-CTAs, or consecutive tiles of one query or of several.
+With 64 heads on M the products are transposed. A CTA then takes whole queries in turn with the
+other CTAs, or consecutive tiles of one query or of several.
 
 Each structure has a module with its schedules and the bodies of its roles: `blackwell`, `lone`, `pair`,
 `terms`, `on_n`, `on_m`. The bodies' walks over tiles are in `common` and `shares`. This module has the knobs

@@ -350,7 +350,7 @@ def _issue(m: Recorder, walk: Sides) -> None:
 
 @recorded
 def take_queries(walk: Any, row: Value, use: Value, panels: Sequence[View], in_tensor: int) -> None:
-    """Copy a query through registers, all reads of a half in flight together.
+    """Copy a query through registers in two batches. All reads of a batch are in flight together.
 
     Args:
         walk: has the registers `latent` and `rope` for the dims that shared memory holds.
