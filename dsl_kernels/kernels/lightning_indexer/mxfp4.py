@@ -14,8 +14,8 @@ from ..._torch import torch
 from ...dtypes import DTYPES
 from ...problems.base import OperandSpec, Values, axis_strides
 from ...problems.layouts import INDEX_DIM
-from ...problems.mxfp4 import MXFP4_GROUP, mxfp4_of, pack_mxfp4_index_keys, quantise_mxfp4
-from .blocks import MOST_HEADS, PAGE, changed, drawn_table, wrong_units
+from ...problems.mxfp4 import MXFP4_GROUP
+from .blocks import MOST_HEADS, PAGE, changed, wrong_units
 
 KEY_BYTES, SCALE_BYTES = INDEX_DIM // 2, INDEX_DIM // MXFP4_GROUP
 TOKEN_BYTES = KEY_BYTES + SCALE_BYTES
@@ -96,67 +96,3 @@ def _query_scales(rows: str, *requires: str) -> OperandSpec:
 
 def _scales(name: str, otherwise: str) -> tuple[Values, ...]:
     return (Values("four bytes of 0 to 254", partial(_wrong_scales, name), otherwise),)
-
-
-def _normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float32, device=generator.device)
-
-
-def _spread(generator: torch.Generator, *shape: int) -> torch.Tensor:
-    """Blocks of 32 that are a power of two greater or smaller than others."""
-    blocks = (*shape[:-1], shape[-1] // MXFP4_GROUP)
-    powers = torch.randint(-3, 4, blocks, generator=generator, device=generator.device)
-    return _normal(generator, *shape) * torch.exp2(powers.float()).repeat_interleave(MXFP4_GROUP, -1)
-
-
-def rows_and_keys(p: Mapping[str, Any], generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Queries, keys and weights of a prompt."""
-    q, q_scales = quantise_mxfp4(_spread(generator, p["s"], p["index_heads"], INDEX_DIM))
-    k, k_scales = quantise_mxfp4(_spread(generator, p["skv"], INDEX_DIM))
-    return {
-        "q": q, "q_scales": q_scales[..., 0], "k": k, "k_scales": k_scales[..., 0],
-        "weights": _normal(generator, p["s"], p["index_heads"]),
-    }  # fmt: skip
-
-
-def unscaled(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a prompt with the values of queries and keys, whose scales are then 1."""
-    q, k = (mxfp4_of(inputs[name], inputs[f"{name}_scales"]) for name in "qk")
-    return {**inputs, "q": q, "k": k, "k_scales": torch.ones_like(inputs["k_scales"])}
-
-
-def make(p: Mapping[str, Any], lens: list[list[int]], generator: torch.Generator) -> dict[str, Any]:
-    """Inputs: quantised normal queries and keys, of scales that differ from block to block."""
-    device, sharing = generator.device, p.get("sharing", 1)
-    lengths = torch.tensor(lens, dtype=torch.int32, device=device)
-    b, next_n = lengths.shape
-    q, q_scales = quantise_mxfp4(_spread(generator, b, next_n, p["index_heads"], INDEX_DIM))
-    weights = _normal(generator, b, next_n, p["index_heads"])
-    pages = max(p["pages"], -(-int(lengths.max()) // PAGE))
-    cache = pack_mxfp4_index_keys(_spread(generator, pages, PAGE, INDEX_DIM)).view(pages, -1)
-    table = drawn_table(lengths, PAGE, pages, p, generator)
-    return {
-        "q": q, "q_scales": q_scales.view(b * next_n, -1), "k_cache": cache, "weights": weights,
-        "seq_lens": lengths, "block_table": table, "skip_below": p.get("skip_below", 0), "sharing": sharing,
-    }  # fmt: skip
-
-
-def logits_of(inputs: Mapping[str, Any]) -> torch.Tensor:
-    """Float64 scores of rows, NaN where nothing is written."""
-    lens, pages = inputs["seq_lens"].flatten(), inputs["k_cache"].shape[0]
-    cache = inputs["k_cache"].reshape(pages, PAGE_BYTES)
-    split = PAGE * KEY_BYTES
-    words = cache[:, split:].contiguous().view(torch.int32).view(pages, PAGE)
-    keys = mxfp4_of(cache[:, :split].reshape(pages, PAGE, KEY_BYTES), words)
-    q = mxfp4_of(inputs["q"].flatten(0, 1), inputs["q_scales"])
-    weights = inputs["weights"].flatten(0, 1).double()
-    logits = torch.full(
-        (len(lens), max(1, int(lens.max()))), torch.nan, dtype=torch.float64, device=lens.device
-    )
-    for row, length in enumerate(lens.tolist()):
-        if length > max(0, inputs.get("skip_below", 0)):
-            sequence = row // inputs["seq_lens"].shape[1]
-            ids = inputs["block_table"][sequence // inputs["sharing"], : -(-length // PAGE)].long()
-            dots = q[row].double() @ keys[ids].reshape(-1, INDEX_DIM)[:length].double().T
-            logits[row, :length] = (weights[row][:, None] * dots.clamp(min=0)).sum(dim=0)
-    return logits.view(*inputs["seq_lens"].shape, -1)

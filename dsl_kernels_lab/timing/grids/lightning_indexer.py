@@ -16,6 +16,7 @@ from dsl_kernels.problems.binding import bind
 from dsl_kernels_lab.steps import StepSize, draw
 from dsl_kernels_lab.steps import check as sampling
 
+from ...oracles.lightning_indexer import make
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
 
@@ -82,7 +83,7 @@ def _prepare_any(point: Point, seed: int) -> Fixture:
     page = p.get("page_size", PAGE)
     if mode == "decode":
         p["pages"] = p["b"] * -(-p["len"] // page)
-    sets = [problem.PROBLEM.make(Workload("point", "real", point.form, p), generator) for _ in range(turns)]
+    sets = [make(Workload("point", "real", point.form, p), generator) for _ in range(turns)]
     shape: tuple[int, ...]
     if mode == "prefill":
         shape = (p["s"], -(-p["skv"] // 4) * 4)
