@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from dsl_kernels.ops import sparse_mla
-from dsl_kernels.problems.layouts import pack_fp8_tokens, unpack_fp8_tokens
+from dsl_kernels.problems.layouts import pack_fp8_tokens
+from dsl_kernels_lab.layouts import unpack_fp8_tokens
 from dsl_kernels_lab.oracles.sparse_mla import LSE_LIMIT, OUT_LIMIT
 
 HEADS, TOKENS, LATENT, ROPE, GROUP, TILE = 16, 2048, 512, 64, 128, 64

@@ -229,7 +229,7 @@ class Step:
         """
         from sglang.kernels.ops.attention.dsa.dequant_k_cache import dequantize_k_cache_paged_dsa
 
-        from dsl_kernels.problems.layouts import unpack_fp8_tokens
+        from dsl_kernels_lab.layouts import unpack_fp8_tokens
 
         stored, slots = self.pool.get_key_buffer(0), self.slots[tokens]
         if self.ragged and any(before for before, _ in self.case.lengths):

@@ -53,7 +53,7 @@ class Step:
 
     def read(self, cache: torch.Tensor) -> torch.Tensor:
         """The rows of a cache as float, [pages * page, 512]."""
-        from dsl_kernels.problems.layouts import unpack_v4_pages
+        from dsl_kernels_lab.layouts import unpack_v4_pages
 
         return unpack_v4_pages(cache.cpu()[:, :, None]).view(-1, DIM).to(DEVICE)
 

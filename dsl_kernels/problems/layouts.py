@@ -1,4 +1,4 @@
-"""Cache layouts, packed and unpacked in torch: index keys of 132 bytes, fp8 tokens of 656, 528 and 584 bytes.
+"""Cache layouts, packed in torch: index keys of 132 bytes, fp8 tokens of 656, 528 and 584 bytes.
 
 - 132 bytes, index keys: a page is block-planar, first the 128 fp8 bytes of each of its tokens, then their
 fp32
@@ -14,7 +14,7 @@ A
 from __future__ import annotations
 
 from .._torch import torch
-from ..arguments import checked, require_range
+from ..arguments import checked
 from ..errors import ArgumentTypeError, InvalidArgumentError
 
 INDEX_DIM = 128
@@ -32,8 +32,6 @@ V41_TOKEN_BYTES = LATENT_DIM + V41_SCALE_BYTES
 E4M3_MAX = 448.0
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
-# Caches are bytes, in any dtype of one byte.
-BYTE_DTYPES = ("uint8", "int8", "float8_e4m3fn")
 
 
 @checked
@@ -49,7 +47,7 @@ def pack_index_keys(keys: torch.Tensor) -> torch.Tensor:
     Raises:
         ArgumentTypeError, InvalidArgumentError: `keys` has another dtype or rank, or is an expanded tensor.
     """
-    _require("keys", keys, ("pages", "page_size", "dim"), _FLOATS)
+    require_layout("keys", keys, ("pages", "page_size", "dim"), _FLOATS)
     pages, page_size, dim = keys.shape
     keys = keys.contiguous()
     scale = keys.float().abs().amax(dim=2).clamp(min=1e-4) / E4M3_MAX
@@ -59,38 +57,6 @@ def pack_index_keys(keys: torch.Tensor) -> torch.Tensor:
     cache[:, :split] = quantised.view(torch.uint8).view(pages, split)
     cache[:, split:] = scale.contiguous().view(torch.uint8).view(pages, page_size * 4)
     return cache.view(pages, page_size, 1, dim + 4)
-
-
-@checked
-def unpack_index_keys(
-    cache: torch.Tensor, page_size: int = 64, dim: int = INDEX_DIM
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Split a paged cache of index keys into values and scales.
-
-    Args:
-        cache: bytes, [pages, page_size, 1, dim + 4] or [pages, page_size * (dim + 4)].
-        page_size: tokens of a page, at most 2^20.
-        dim: dims of a key, at most 1024.
-
-    Returns:
-        float8_e4m3fn values [pages, page_size, dim] and float32 scales [pages, page_size].
-
-    Raises:
-        ArgumentTypeError, InvalidArgumentError: `cache` has another dtype or shape, or a size is out of
-            range.
-    """
-    require_range("page_size", page_size, 1, 1 << 20)
-    require_range("dim", dim, 1, 1 << 10)
-    width = page_size * (dim + 4)
-    if cache.dim() == 4:
-        _require("cache", cache, ("pages", page_size, 1, dim + 4), BYTE_DTYPES)
-    else:
-        _require("cache", cache, ("pages", width), BYTE_DTYPES)
-    pages, split = cache.shape[0], page_size * dim
-    flat = cache.view(torch.uint8).reshape(pages, width)
-    values = flat[:, :split].contiguous().view(torch.float8_e4m3fn)
-    scales = flat[:, split:].contiguous().view(torch.float32)
-    return values.view(pages, page_size, dim), scales.view(pages, page_size)
 
 
 @checked
@@ -110,8 +76,8 @@ def pack_fp8_tokens(latent: torch.Tensor, rope: torch.Tensor, *, raw_scales: boo
     Raises:
         ArgumentTypeError, InvalidArgumentError: a tensor has another dtype, shape or device, or is expanded.
     """
-    _require("latent", latent, ("n", LATENT_DIM), _FLOATS)
-    _require("rope", rope, (latent.shape[0], ROPE_DIM), _FLOATS)
+    require_layout("latent", latent, ("n", LATENT_DIM), _FLOATS)
+    require_layout("rope", rope, (latent.shape[0], ROPE_DIM), _FLOATS)
     if rope.device != latent.device:
         raise InvalidArgumentError(
             "rope",
@@ -142,7 +108,7 @@ def pack_nope8_tokens(latent: torch.Tensor, *, raw_scales: bool = False) -> torc
         ArgumentTypeError, InvalidArgumentError: `latent` has another dtype or shape, or is an expanded
             tensor.
     """
-    _require("latent", latent, ("n", LATENT_DIM), _FLOATS)
+    require_layout("latent", latent, ("n", LATENT_DIM), _FLOATS)
     n = latent.shape[0]
     groups = latent.float().reshape(n, 4, 128)
     scale = groups.abs().amax(dim=2).clamp(min=1e-4) / E4M3_MAX
@@ -153,47 +119,6 @@ def pack_nope8_tokens(latent: torch.Tensor, *, raw_scales: bool = False) -> torc
     token[:, :LATENT_DIM] = values.to(torch.float8_e4m3fn).view(torch.uint8).view(n, LATENT_DIM)
     token[:, LATENT_DIM:] = scale.contiguous().view(torch.uint8)
     return token
-
-
-@checked
-def unpack_fp8_tokens(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Dequantise 656-byte tokens.
-
-    Args:
-        tokens: [n, 656] bytes.
-
-    Returns:
-        The latent [n, 512] float32, fp8 value times scale, and the rope values [n, 64] bfloat16.
-
-    Raises:
-        ArgumentTypeError, InvalidArgumentError: `tokens` has another dtype or shape, or is an expanded
-            tensor.
-    """
-    _require("tokens", tokens, ("n", FP8_TOKEN_BYTES), BYTE_DTYPES)
-    tokens = tokens.view(torch.uint8)
-    rope = tokens[:, NOPE8_TOKEN_BYTES:].contiguous().view(torch.bfloat16)
-    return unpack_nope8_tokens(tokens[:, :NOPE8_TOKEN_BYTES]), rope
-
-
-@checked
-def unpack_nope8_tokens(tokens: torch.Tensor) -> torch.Tensor:
-    """Dequantise 528-byte tokens without rope.
-
-    Args:
-        tokens: [n, 528] bytes.
-
-    Returns:
-        The latent [n, 512] float32, fp8 value times scale.
-
-    Raises:
-        ArgumentTypeError, InvalidArgumentError: `tokens` has another dtype or shape, or is an expanded
-            tensor.
-    """
-    _require("tokens", tokens, ("n", NOPE8_TOKEN_BYTES), BYTE_DTYPES)
-    n, tokens = tokens.shape[0], tokens.view(torch.uint8)
-    values = tokens[:, :LATENT_DIM].contiguous().view(torch.float8_e4m3fn).float().view(n, 4, 128)
-    scale = tokens[:, LATENT_DIM:].contiguous().view(torch.float32)
-    return (values * scale[..., None]).view(n, LATENT_DIM)
 
 
 @checked
@@ -210,7 +135,7 @@ def pack_v4_pages(rows: torch.Tensor) -> torch.Tensor:
     Raises:
         ArgumentTypeError, InvalidArgumentError: `rows` has another dtype or shape, or is an expanded tensor.
     """
-    _require("rows", rows, ("pages", "page_size", LATENT_DIM), _FLOATS)
+    require_layout("rows", rows, ("pages", "page_size", LATENT_DIM), _FLOATS)
     pages, size, _ = rows.shape
     groups = rows[..., :V4_FP8_DIMS].float().reshape(pages, size, -1, V4_GROUP)
     exponents = torch.ceil(torch.log2(groups.abs().amax(dim=3).clamp(min=1e-4) / E4M3_MAX))
@@ -223,32 +148,6 @@ def pack_v4_pages(rows: torch.Tensor) -> torch.Tensor:
     scales = flat[:, size * V4_ROW_BYTES : size * V4_TOKEN_BYTES].view(pages, size, V4_SCALE_BYTES)
     scales[..., : exponents.shape[2]] = (exponents + 127).to(torch.uint8)
     return flat.as_strided((pages, size, 1, V4_TOKEN_BYTES), (stride, V4_TOKEN_BYTES, V4_TOKEN_BYTES, 1))
-
-
-@checked
-def unpack_v4_pages(cache: torch.Tensor) -> torch.Tensor:
-    """Dequantise a paged cache of DeepSeek-V4.
-
-    Args:
-        cache: [pages, page_size, 1, 584] bytes.
-
-    Returns:
-        The rows [pages, page_size, 512] float32; a scale byte of 255 gives NaN.
-
-    Raises:
-        ArgumentTypeError, InvalidArgumentError: `cache` has another dtype or shape.
-    """
-    _require("cache", cache, ("pages", "page_size", 1, V4_TOKEN_BYTES), BYTE_DTYPES)
-    pages, size = cache.shape[:2]
-    flat = cache.view(torch.uint8).reshape(pages, size * V4_TOKEN_BYTES)
-    data = flat[:, : size * V4_ROW_BYTES].reshape(pages, size, V4_ROW_BYTES)
-    scales = flat[:, size * V4_ROW_BYTES :].reshape(pages, size, V4_SCALE_BYTES)[..., :-1].float()
-    factors = torch.where(scales == 255, torch.nan, torch.exp2(scales - 127))
-    values = data[..., :V4_FP8_DIMS].contiguous().view(torch.float8_e4m3fn).float()
-    rows = torch.empty(pages, size, LATENT_DIM, dtype=torch.float32, device=cache.device)
-    rows[..., :V4_FP8_DIMS] = (values.view(pages, size, -1, V4_GROUP) * factors[..., None]).flatten(2)
-    rows[..., V4_FP8_DIMS:] = data[..., V4_FP8_DIMS:].contiguous().view(torch.bfloat16).float()
-    return rows
 
 
 @checked
@@ -268,7 +167,7 @@ def pack_v41_pages(rows: torch.Tensor, *, planar: bool = False) -> torch.Tensor:
     Raises:
         ArgumentTypeError, InvalidArgumentError: `rows` has another dtype or shape, or is an expanded tensor.
     """
-    _require("rows", rows, ("pages", "page_size", LATENT_DIM), _FLOATS)
+    require_layout("rows", rows, ("pages", "page_size", LATENT_DIM), _FLOATS)
     pages, size, _ = rows.shape
     groups = rows.float().reshape(pages, size, V41_SCALE_BYTES, V41_GROUP)
     exponents = torch.ceil(torch.log2(groups.abs().amax(dim=3).clamp(min=1e-4) / E4M3_MAX))
@@ -293,31 +192,9 @@ def v41_parts(pages: torch.Tensor, size: int, *, planar: bool) -> tuple[torch.Te
     return tokens[..., :LATENT_DIM], tokens[..., LATENT_DIM:]
 
 
-@checked
-def unpack_v41_pages(cache: torch.Tensor, *, planar: bool = False) -> torch.Tensor:
-    """Dequantise a paged cache of DeepSeek-V4.1.
-
-    Args:
-        cache: [pages, page_size, 1, 528] bytes.
-        planar: as in `pack_v41_pages`.
-
-    Returns:
-        The rows [pages, page_size, 512] float32; a scale byte of 255 gives NaN.
-
-    Raises:
-        ArgumentTypeError, InvalidArgumentError: `cache` has another dtype or shape.
-    """
-    _require("cache", cache, ("pages", "page_size", 1, V41_TOKEN_BYTES), BYTE_DTYPES)
-    pages, size = cache.shape[:2]
-    flat = cache.view(torch.uint8).reshape(pages, size * V41_TOKEN_BYTES)
-    data, scales = v41_parts(flat, size, planar=planar)
-    exponents = scales.float()
-    factors = torch.where(exponents == 255, torch.nan, torch.exp2(exponents - 127))
-    values = data.contiguous().view(torch.float8_e4m3fn).float()
-    return (values.unflatten(2, (V41_SCALE_BYTES, V41_GROUP)) * factors[..., None]).flatten(2)
-
-
-def _require(name: str, tensor: torch.Tensor, shape: tuple[str | int, ...], dtypes: tuple[str, ...]) -> None:
+def require_layout(
+    name: str, tensor: torch.Tensor, shape: tuple[str | int, ...], dtypes: tuple[str, ...]
+) -> None:
     """Require one of these dtypes, this shape (a string is any extent) and memory for each element."""
     if str(tensor.dtype).removeprefix("torch.") not in dtypes:
         raise ArgumentTypeError(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from .._torch import torch
 from ..arguments import checked
-from ..dtypes import e2m1_of, e2m1_pairs
+from ..dtypes import e2m1_pairs
 from ..errors import InvalidArgumentError
-from .layouts import _FLOATS, INDEX_DIM, _require
+from .layouts import _FLOATS, INDEX_DIM, require_layout
 
 E2M1_MAX = 6.0
 MXFP4_GROUP = 32
@@ -29,7 +29,7 @@ def quantise_mxfp4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         holds the UE8M0 bytes of 128 dims, the first ones lowest. A scale is the least power of two from
         max(|x|, 1e-4) / 6 on, as DeepGEMM and vLLM choose it.
     """
-    _require("values", values, (*(f"n{axis}" for axis in range(values.dim() - 1)), "dim"), _FLOATS)
+    require_layout("values", values, (*(f"n{axis}" for axis in range(values.dim() - 1)), "dim"), _FLOATS)
     if values.shape[-1] % INDEX_DIM:
         raise InvalidArgumentError(
             "values", expected=f"a multiple of {INDEX_DIM} dims", got=f"shape {tuple(values.shape)}",
@@ -46,19 +46,6 @@ def quantise_mxfp4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @checked
-def mxfp4_of(pairs: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """The float32 values [..., dim] of what `quantise_mxfp4` gives; NaN where a scale's byte is 255.
-
-    Args:
-        pairs: [..., dim / 2] uint8.
-        scales: [..., dim / 128] int32, or [...] where a row has 128 dims.
-    """
-    powers = scales.contiguous().view(torch.uint8).view(*pairs.shape[:-1], -1)
-    factors = torch.exp2(powers.double() - 127).masked_fill(powers == 255, torch.nan)
-    return (e2m1_of(pairs).double() * factors.repeat_interleave(MXFP4_GROUP, -1)).float()
-
-
-@checked
 def pack_mxfp4_index_keys(keys: torch.Tensor) -> torch.Tensor:
     """Quantise index keys into the paged cache of MXFP4.
 
@@ -68,7 +55,7 @@ def pack_mxfp4_index_keys(keys: torch.Tensor) -> torch.Tensor:
     Returns:
         [pages, page_size, 1, 68] uint8, block-planar: 64 bytes of pairs a token, then four scales a token.
     """
-    _require("keys", keys, ("pages", "page_size", INDEX_DIM), _FLOATS)
+    require_layout("keys", keys, ("pages", "page_size", INDEX_DIM), _FLOATS)
     pages, page_size, dim = keys.shape
     pairs, scales = quantise_mxfp4(keys)
     parts = (pairs.reshape(pages, -1), scales.contiguous().view(torch.uint8).reshape(pages, -1))

@@ -20,9 +20,9 @@ from dsl_kernels.kernels.lightning_indexer.problem import (
     parts_of,
 )
 from dsl_kernels.problems.base import Comparison, Oracle, Workload
-from dsl_kernels.problems.layouts import INDEX_DIM, unpack_index_keys
-from dsl_kernels.problems.mxfp4 import mxfp4_of
+from dsl_kernels.problems.layouts import INDEX_DIM
 
+from ..layouts import mxfp4_of, power_of, unpack_index_keys
 from ._indexer_inputs import make
 
 
@@ -101,12 +101,6 @@ def _keys_of(inputs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     if inputs["mx"]:
         scales = power_of(scales.contiguous().view(torch.uint8)[..., ::4])
     return values.reshape(-1, dim), scales.reshape(-1)
-
-
-def power_of(scale: torch.Tensor) -> torch.Tensor:
-    """UE8M0 bytes as float32: powers of two, and NaN for 255."""
-    powers = torch.exp2(scale.double() - 127)
-    return torch.where(scale == 255, torch.nan, powers).float()
 
 
 def _tokens_of(inputs: Mapping[str, Any], row: int, length: int) -> torch.Tensor:

@@ -36,12 +36,10 @@ from dsl_kernels.problems.layouts import (
     pack_nope8_tokens,
     pack_v4_pages,
     pack_v41_pages,
-    unpack_fp8_tokens,
-    unpack_nope8_tokens,
-    unpack_v4_pages,
-    unpack_v41_pages,
     v41_parts,
 )
+
+from ..layouts import unpack_fp8_tokens, unpack_nope8_tokens, unpack_v4_pages, unpack_v41_pages
 
 
 def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Generator) -> torch.Tensor:

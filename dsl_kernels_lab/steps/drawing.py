@@ -15,8 +15,9 @@ from dsl_kernels.problems.layouts import (
     ROPE_DIM,
     pack_fp8_tokens,
     pack_index_keys,
-    unpack_index_keys,
 )
+
+from ..layouts import unpack_index_keys
 
 if TYPE_CHECKING:
     from . import StepSize

@@ -83,6 +83,7 @@ def helpers(folder: Path) -> list[Helper]:
     from dsl_kernels.runtime import artifact, bundle, cache, launch, pool, prune, store
     from dsl_kernels.tile import describe, plan
     from dsl_kernels_lab import oracles, steps
+    from dsl_kernels_lab.layouts import unpack_fp8_tokens, unpack_index_keys
     from dsl_kernels_lab.steps import check as step_check  # fmt: skip
     from dsl_kernels_lab.timing import bench, calibrate, grids, measure
     from dsl_kernels_lab.verification import runs, trial
@@ -140,7 +141,7 @@ def helpers(folder: Path) -> list[Helper]:
         keys=torch.ones(2, 64, 128),
     )
     add(
-        "layouts.unpack_index_keys", layouts.unpack_index_keys, lambda r: r[0].shape == (2, 64, 128),
+        "layouts.unpack_index_keys", unpack_index_keys, lambda r: r[0].shape == (2, 64, 128),
         cache=layouts.pack_index_keys(torch.ones(2, 64, 128)), page_size=64,
     )  # fmt: skip
     add(
@@ -148,7 +149,7 @@ def helpers(folder: Path) -> list[Helper]:
         latent=torch.ones(5, 512), rope=torch.ones(5, 64), raw_scales=False,
     )  # fmt: skip
     add(
-        "layouts.unpack_fp8_tokens", layouts.unpack_fp8_tokens, lambda r: bool((r[0] == 1).all()),
+        "layouts.unpack_fp8_tokens", unpack_fp8_tokens, lambda r: bool((r[0] == 1).all()),
         tokens=layouts.pack_fp8_tokens(torch.ones(5, 512), torch.ones(5, 64)),
     )  # fmt: skip
     add(

@@ -14,8 +14,9 @@ import torch
 from dsl_kernels import arguments
 from dsl_kernels.arguments import checked
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, UnknownNameError
-from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_index_keys, unpack_index_keys
+from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_index_keys
 from dsl_kernels_lab import arguments as lab_arguments
+from dsl_kernels_lab.layouts import unpack_index_keys
 
 
 @checked

@@ -25,10 +25,9 @@ from dsl_kernels.problems.layouts import (
     pack_index_keys,
     pack_v4_pages,
     pack_v41_pages,
-    unpack_v4_pages,
-    unpack_v41_pages,
 )
 from dsl_kernels_lab import oracles
+from dsl_kernels_lab.layouts import unpack_v4_pages, unpack_v41_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))

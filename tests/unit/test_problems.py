@@ -14,8 +14,9 @@ from dsl_kernels.kernels.sparse_mla import forms
 from dsl_kernels.ops import _operands
 from dsl_kernels.problems.base import OperandSpec
 from dsl_kernels.problems.binding import bind
-from dsl_kernels.problems.layouts import pack_fp8_tokens, unpack_fp8_tokens
+from dsl_kernels.problems.layouts import pack_fp8_tokens
 from dsl_kernels_lab import oracles
+from dsl_kernels_lab.layouts import unpack_fp8_tokens
 from dsl_kernels_lab.oracles import sparse_mla as mla
 from dsl_kernels_lab.profile import regions
 from dsl_kernels_lab.verification import trial

@@ -15,7 +15,7 @@ import torch
 
 from dsl_kernels.dsa import compressor, v4
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
-from dsl_kernels.problems.layouts import unpack_index_keys, unpack_v4_pages
+from dsl_kernels_lab.layouts import unpack_index_keys, unpack_v4_pages
 from dsl_kernels_lab.timing import bench, measure
 
 

@@ -13,7 +13,7 @@ from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVarian
 from dsl_kernels.ops import _base
 from dsl_kernels.problems.base import Workload
 from dsl_kernels_lab import oracles
-from dsl_kernels_lab.oracles.lightning_indexer import power_of
+from dsl_kernels_lab.layouts import power_of
 
 CPU = {"executor": "interpreter"}
 PROBLEM = oracles.get("lightning_indexer")
