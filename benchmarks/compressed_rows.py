@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dsl_kernels.dsa import v4
 from dsl_kernels.kernels.compress_rows.problem import KINDS, WORDS
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.layouts import (
     E4M3_MAX,
     LATENT_DIM,
@@ -32,6 +31,7 @@ from dsl_kernels.problems.layouts import (
     V4_FP8_DIMS,
     V4_GROUP,
 )
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.oracles.compress_rows import ORACLE
 from dsl_kernels_lab.timing import bench, measure
 from dsl_kernels_lab.timing.ceilings import read_ceilings

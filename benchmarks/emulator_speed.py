@@ -30,7 +30,7 @@ import torch  # noqa: E402
 
 from dsl_kernels import variants  # noqa: E402
 from dsl_kernels.executors import Emulator  # noqa: E402
-from dsl_kernels.problems.base import Workload  # noqa: E402
+from dsl_kernels_lab.oracles import Workload  # noqa: E402
 from dsl_kernels_lab.verification import trial  # noqa: E402
 from ptx_emulator import interleavings  # noqa: E402
 from ptx_emulator.parser import parse  # noqa: E402

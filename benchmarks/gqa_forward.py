@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from dsl_kernels import executors, variants
 from dsl_kernels.arch import arch_for_capability
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.problems.base import Workload
 from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.timing import bench
 from dsl_kernels_lab.timing.peers.gqa_forward import BUILDERS
 from dsl_kernels_lab.verification import trial

@@ -64,7 +64,7 @@ def dims_of(point: Any) -> dict[str, int]:
     """The sizes by which the registry selects for a point, without a GPU."""
     from profile_session import dims_of as of_grid
 
-    from dsl_kernels.problems.base import Workload
+    from dsl_kernels_lab.oracles import Workload
     from dsl_kernels_lab.verification import trial
 
     p = point.params
@@ -132,7 +132,7 @@ def regions_of(point: Any, probed: Any, dims: dict[str, int]) -> tuple[Any, Any]
     from dsl_kernels import programs
     from dsl_kernels.arch import get_arch
     from dsl_kernels.ops.workspace import own_workspace
-    from dsl_kernels.problems.base import Workload
+    from dsl_kernels_lab.oracles import Workload
     from dsl_kernels_lab.profile import regions
 
     layout = programs.get(point.op).probes(probed.knobs, get_arch(ARCH))

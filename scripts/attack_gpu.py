@@ -41,8 +41,8 @@ from dsl_kernels.ops import (  # noqa: E402
     sparse_mla,
     topk_selector,
 )
-from dsl_kernels.problems.base import Workload  # noqa: E402
 from dsl_kernels_lab import oracles  # noqa: E402
+from dsl_kernels_lab.oracles import Workload  # noqa: E402
 
 Row = tuple[str, int, int]
 """What was tried, how often, and how often the result was wrong."""

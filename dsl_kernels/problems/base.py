@@ -152,27 +152,6 @@ class OperandSpec:
         return DTYPES[self.dtype].torch
 
 
-@checked
-@dataclass(frozen=True)
-class Workload:
-    """A named instance of a problem: a form, its sizes, and parameters of its random inputs.
-
-    Attributes:
-        name: unique in its problem.
-        tier: "tiny" for the emulator and the interpreter, "edge" for hard cases at small sizes, or "real" for
-            sizes of production.
-        form: a form of the problem.
-        params: sizes and parameters of the inputs, by name.
-        doc: what it tests.
-    """
-
-    name: str
-    tier: str
-    form: str
-    params: Mapping[str, Any]
-    doc: str = ""
-
-
 @dataclass
 class Comparison:
     """The outcome of comparing outputs with the reference: figures by name, their limits, and failures."""
@@ -233,10 +212,6 @@ class PointName:
     def of_point(self, value: int) -> int:
         """The runtime dim for a point's value."""
         return math.ceil(value * self.each)
-
-    def of_dim(self, value: int) -> int:
-        """The point's value for a runtime dim."""
-        return math.ceil(Fraction(value) / self.each)
 
 
 @dataclass(frozen=True)
@@ -303,25 +278,6 @@ class Problem:
                 sizes.setdefault(alias.dim, alias.of_point(given[alias.name]))
         return sizes
 
-    def point_of(self, form: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Sizes, named as in operands or in points, as those of a point.
-
-        Raises:
-            UnknownNameError: no point of the form has such a name; the error lists near misses.
-            InvalidArgumentError: a value of another kind, or two names that give one size two values.
-        """
-        self._check(form, given)
-        sizes = self.point_sizes(form)
-        aliases = {alias.dim: alias for alias in reversed(self.names.get(form, ()))}
-        point = {name: value for name, value in given.items() if name in sizes}
-        for alias in self.names.get(form, ()):
-            if alias.dim in given and alias.dim not in sizes:
-                point.setdefault(alias.name, alias.of_dim(given[alias.dim]))
-        for name in given:
-            require_known(f"size of a point of {self.op} {form}", name, [*sizes, *aliases], "size")
-        self._check(form, {**given, **point})
-        return point
-
     def _known(self, form: str) -> dict[str, Any]:
         """Every name of a size of a form, with an example of its value."""
         aliases = [name for alias in self.names.get(form, ()) for name in (alias.name, alias.dim)]
@@ -359,37 +315,3 @@ class Problem:
         """
         require_known(f"form of {self.op}", form, self.forms, "form")
         return self.forms[form]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Oracle(Problem):
-    """A problem with what decides whether outputs are right: drawn inputs, a reference and tolerances.
-
-    Attributes:
-        workloads: named instances.
-        make: (workload, generator) -> the "in" operands and scalars.
-        reference: (form, inputs) -> the expected outputs, floating-point ones in float64.
-        compare: (form, inputs, outputs, expected) -> the `Comparison` with this problem's tolerances.
-        flops: (form, dims) -> floating-point operations, by the dtype of the unit that runs them.
-        units: (form, dims) -> the name of what a call produces, and its amount; throughput is this a second.
-        forms_share_workloads: (form, other form) -> whether the sizes of a workload mean the same in both, so
-            that either can draw it; by default they do not.
-    """
-
-    workloads: tuple[Workload, ...]
-    make: Callable[[Workload, torch.Generator], dict[str, Any]]
-    reference: Callable[[str, Mapping[str, Any]], dict[str, torch.Tensor]]
-    compare: Callable[[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Comparison]
-    flops: Callable[[str, Mapping[str, int]], dict[str, float]]
-    units: Callable[[str, Mapping[str, int]], tuple[str, int]] | None = None
-    forms_share_workloads: Callable[[str, str], bool] = lambda form, other: False
-
-    def workload(self, name: str) -> Workload:
-        """A workload by its name.
-
-        Raises:
-            UnknownNameError: the problem has no such workload.
-        """
-        named = {workload.name: workload for workload in self.workloads}
-        require_known(f"workload of {self.op}", name, named, "workload")
-        return named[name]

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from dsl_kernels import programs, variants
 from dsl_kernels._discover import later
 from dsl_kernels.arch import get_arch
-from dsl_kernels.problems.base import Comparison, Workload
+from dsl_kernels.problems.base import Comparison
 from dsl_kernels.tile.lang import PROBE, SUMS, TRACE
 from dsl_kernels.tile.probes import WAITS
 from dsl_kernels.variants import Variant
 
 from .. import oracles
+from ..oracles import Workload
 from ..timing import bench
 from . import _figures
 from .base import Case, CaseRows, Expectation, Launch, Record, rows_of

@@ -11,9 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsl_kernels._discover import later
-from dsl_kernels.problems.base import Comparison, Workload
+from dsl_kernels.problems.base import Comparison
 
 from .. import oracles
+from ..oracles import Workload
 from ..timing import bench
 from . import _figures
 from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times

@@ -12,8 +12,9 @@ from dsl_kernels.cli import _output as out
 from dsl_kernels.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from dsl_kernels.problems.base import Workload
     from dsl_kernels.variants import Variant
+
+    from ..oracles import Workload
 
 OPTION = "--script"
 

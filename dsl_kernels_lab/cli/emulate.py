@@ -16,9 +16,10 @@ from dsl_kernels.errors import InvalidArgumentError
 from . import _script
 
 if TYPE_CHECKING:
-    from dsl_kernels.problems.base import Workload
     from dsl_kernels.variants import Variant
     from ptx_emulator import Coverage, Interleaving, Report
+
+    from ..oracles import Workload
 
 app = typer.Typer()
 

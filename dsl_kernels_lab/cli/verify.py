@@ -18,7 +18,9 @@ from dsl_kernels.errors import DslKernelError, InvalidArgumentError
 from ._machine import compile_missing, device_name, executor_of, tile_threads
 
 if TYPE_CHECKING:
-    from dsl_kernels.problems.base import Comparison, Workload
+    from dsl_kernels.problems.base import Comparison
+
+    from ..oracles import Workload
 
 app = typer.Typer()
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from dsl_kernels.kernels.lightning_indexer.problem import BLOCK, FOUR_BITS, PAGE, parts_of
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.layouts import INDEX_DIM, pack_index_keys
 from dsl_kernels.problems.mxfp4 import MXFP4_GROUP, pack_mxfp4_index_keys, quantise_mxfp4
 
 from ..layouts import unpack_index_keys
+from . import Workload
 
 
 def _normal(generator: torch.Generator, *shape: int) -> torch.Tensor:

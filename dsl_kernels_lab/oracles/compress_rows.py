@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dsl_kernels.kernels.compress_rows.problem import PROBLEM, WORDS
-from dsl_kernels.problems.base import Comparison, Oracle, Workload
+from dsl_kernels.problems.base import Comparison
 from dsl_kernels.problems.layouts import (
     E4M3_MAX,
     INDEX_DIM,
@@ -20,6 +20,8 @@ from dsl_kernels.problems.layouts import (
     pack_index_keys,
     pack_v4_pages,
 )
+
+from . import Oracle, Workload
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:

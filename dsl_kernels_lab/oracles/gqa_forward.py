@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from dsl_kernels.kernels.gqa_forward.problem import DTYPES, FORMS, PROBLEM
-from dsl_kernels.problems.base import Comparison, Oracle, Workload
+from dsl_kernels.problems.base import Comparison
+
+from . import Oracle, Workload
 
 # Limits of the relative error of `out`. The kernels round the weights before the second product, and the
 # result after it. Rounding to p significant bits moves a vector of many magnitudes by 0.196 * 2^(1 - p) of

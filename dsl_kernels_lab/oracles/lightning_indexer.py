@@ -19,10 +19,11 @@ from dsl_kernels.kernels.lightning_indexer.problem import (
     of_a_row,
     parts_of,
 )
-from dsl_kernels.problems.base import Comparison, Oracle, Workload
+from dsl_kernels.problems.base import Comparison
 from dsl_kernels.problems.layouts import INDEX_DIM
 
 from ..layouts import mxfp4_of, power_of, unpack_index_keys
+from . import Oracle, Workload
 from ._indexer_inputs import make
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from dsl_kernels.kernels.merge_entries.problem import ID, MOST_INTERLEAVE, PROBLEM, SCORE, TOKEN
-from dsl_kernels.problems.base import Comparison, Oracle, Workload
+from dsl_kernels.problems.base import Comparison
 from dsl_kernels.problems.peers import PEER_DISTANCES
 
-from . import real
+from . import Oracle, Workload, real
 from ._peers import dealt, gathered
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from dsl_kernels.kernels.merge_outputs.problem import PROBLEM
-from dsl_kernels.problems.base import Comparison, Oracle, Workload
+from dsl_kernels.problems.base import Comparison
 from dsl_kernels.problems.layouts import LATENT_DIM
 from dsl_kernels.problems.peers import PEER_DISTANCES
 
-from . import real
+from . import Oracle, Workload, real
 from ._peers import dealt, gathered
 
 # Half a unit in the last place of bf16, with room for the approximate exponentials of the weights.

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from dsl_kernels.kernels.resample_trajectories.problem import PROBLEM
-from dsl_kernels.problems.base import Comparison, Oracle, Workload
+from dsl_kernels.problems.base import Comparison
+
+from . import Oracle, Workload
 
 # The error that fp32 arithmetic on weights and rows may add to the final rounding, relative to the largest
 # value of a trajectory.

@@ -22,7 +22,7 @@ from dsl_kernels.kernels.sparse_mla.forms import (
     v41_places_of,
 )
 from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE, PROBLEM, attended, width_of
-from dsl_kernels.problems.base import Comparison, Oracle, Workload
+from dsl_kernels.problems.base import Comparison
 from dsl_kernels.problems.layouts import (
     LATENT_DIM,
     ROPE_DIM,
@@ -40,6 +40,7 @@ from dsl_kernels.problems.layouts import (
 )
 
 from ..layouts import unpack_fp8_tokens, unpack_nope8_tokens, unpack_v4_pages, unpack_v41_pages
+from . import Oracle, Workload
 
 
 def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Generator) -> torch.Tensor:

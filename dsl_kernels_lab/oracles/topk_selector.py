@@ -11,11 +11,9 @@ import torch
 
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.kernels.topk_selector.problem import FORMS, OPTIONS, PROBLEM, SCORES, lines_of
-from dsl_kernels.problems.base import (
-    Comparison,
-    Oracle,
-    Workload,
-)
+from dsl_kernels.problems.base import Comparison
+
+from . import Oracle, Workload
 
 
 def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from dsl_kernels.kernels.window_ids.problem import PROBLEM, queries_of
-from dsl_kernels.problems.base import Comparison, Oracle, Workload
+from dsl_kernels.problems.base import Comparison
 
-from . import real
+from . import Oracle, Workload, real
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:

@@ -20,12 +20,12 @@ import torch
 from dsl_kernels import executors, programs, registry, variants
 from dsl_kernels.arch import GpuSpec, get_arch
 from dsl_kernels.errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile.lang import COARSE, PROBE, SUMS, TRACE
 from dsl_kernels.tile.probes import WAITS, Probed
 from dsl_kernels.variants import Variant
 
 from .. import oracles
+from ..oracles import Workload
 from ..timing.bench import checkout
 from ..verification import trial
 from . import readings

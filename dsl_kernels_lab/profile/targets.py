@@ -17,6 +17,7 @@ from dsl_kernels.errors import InvalidArgumentError, ToolchainError
 from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
 from dsl_kernels.variants import Variant
 
+from .. import oracles
 from ..timing import grids, measure
 from . import metrics
 from .model import KernelReport, Workload
@@ -198,12 +199,12 @@ def _point(op: str, dims: Mapping[str, Any], form: str | None, variant: str | No
     The form is the one asked for, else the variant's, else the first one that has these sizes.
     """
     require_known("op", op, [*problems.names(), SDPA], "operation to look at")
-    problem = problems.get(op)
+    oracle = oracles.get(op)
     if form is None and variant and "__" in variant:
         named = measured.added_variants().get(variant) or variants.get(variant)
-        form = next((name for name in problem.forms if name in named.knobs.values()), None)
-    usual = grids.usual(op, form or problem.form_of(dims))
-    return grids.Point(op, usual.form, {**usual.params, **problem.point_of(usual.form, dims)})
+        form = next((name for name in oracle.forms if name in named.knobs.values()), None)
+    usual = grids.usual(op, form or oracle.form_of(dims))
+    return grids.Point(op, usual.form, {**usual.params, **oracle.point_of(usual.form, dims)})
 
 
 def _sdpa_sizes(dims: Mapping[str, Any]) -> dict[str, int]:

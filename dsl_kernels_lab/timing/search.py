@@ -55,6 +55,7 @@ from dsl_kernels.errors import (
 from dsl_kernels.runtime import cache, pool, storage, store
 from dsl_kernels.variants import Variant
 
+from .. import oracles
 from ..arguments import as_json
 from ..verification import trial
 from . import bench, grids, measure
@@ -515,20 +516,20 @@ def named_points(op: str, form: str | None, dims: Mapping[str, Sequence[Any]]) -
     Args:
         op: The operation.
         form: The form; by default the one that the sizes imply.
-        dims: Values of sizes, by the names of points or of the operands' dims (`Problem.point_of`).
+        dims: Values of sizes, by the names of points or of the operands' dims (`Oracle.point_of`).
 
     Raises:
         UnknownNameError: no point of the form has such a size.
         InvalidArgumentError: a value has another kind, or two values contradict each other.
     """
-    problem = programs.get(op).problem
-    chosen = form or problem.form_of(dims)
-    problem.operands(chosen)
+    oracle = oracles.get(op)
+    chosen = form or oracle.form_of(dims)
+    oracle.operands(chosen)
     base = next(
         (point.params for grid in grids.GRIDS for point in grids.points(op, grid) if point.form == chosen), {}
     )
     start = Point(op, chosen, {})
     return [
-        replace(start, params={**base, **problem.point_of(chosen, dict(zip(dims, values, strict=True)))})
+        replace(start, params={**base, **oracle.point_of(chosen, dict(zip(dims, values, strict=True)))})
         for values in product(*dims.values())
     ]

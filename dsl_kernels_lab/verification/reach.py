@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import dsl_kernels
 from dsl_kernels.arguments import checked
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.runtime import store
 from dsl_kernels.variants import Variant
 
+from ..oracles import Workload
 from . import trial
 
 if TYPE_CHECKING:

@@ -15,12 +15,13 @@ from dsl_kernels import executors, policies, programs, registry
 from dsl_kernels.arch import get_arch, gpu_row
 from dsl_kernels.arguments import checked, require_known, require_range, shown
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
-from dsl_kernels.problems.base import Comparison, OperandSpec, Workload
+from dsl_kernels.problems.base import Comparison, OperandSpec
 from dsl_kernels.problems.binding import bind
 from dsl_kernels.variants import Variant
 
 from .. import oracles
 from ..arguments import SEEDS, require_device, require_memory
+from ..oracles import Workload
 
 
 @dataclass

@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dsl_kernels import dsa, ops
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
-from dsl_kernels.problems.base import Workload
 from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles import Workload
 
 from . import Counts
 from .values import draw, spelled

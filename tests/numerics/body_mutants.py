@@ -12,12 +12,12 @@ from codegen.render import render
 from codegen.sweep import Instance, frame
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile.lang import Engine, Schedule, Space
 from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.tile.uses import check_uses
 from dsl_kernels.variants import Variant
+from dsl_kernels_lab.oracles import Workload
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from functools import cache
 from dsl_kernels import variants
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.runtime import bundle, store
 from dsl_kernels.variants import Variant
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import reach, trial
 from ptx_emulator import Interleaving, interleavings
 

@@ -14,11 +14,11 @@ import torch
 from dsl_kernels import policies, programs, variants
 from dsl_kernels.arch import get_arch, gpu_row
 from dsl_kernels.executors import Interpreter
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile import executor, threads
 from dsl_kernels.tile.counting import counts_of
 from dsl_kernels.tile.expressions import size_at
 from dsl_kernels.tile.leaf import Leaf
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 
 VARIANTS = {

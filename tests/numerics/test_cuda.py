@@ -14,8 +14,8 @@ from dsl_kernels import dsa, variants
 from dsl_kernels.errors import InvalidArgumentError, LaunchError, ResidencyError
 from dsl_kernels.executors import Cuda
 from dsl_kernels.ops import Workspace, clear, sparse_mla, topk_selector
-from dsl_kernels.problems.base import Workload
 from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 
 VARIANTS = [

@@ -10,9 +10,9 @@ import torch
 
 from dsl_kernels import variants
 from dsl_kernels.executors import Emulator
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.layouts import LATENT_DIM, V4_ROW_BYTES, V4_SCALE_BYTES, V41_TOKEN_BYTES
 from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 from dsl_kernels_lab.verification.reach import attended_heads
 from ptx_emulator import Interleaving

@@ -29,9 +29,9 @@ from dsl_kernels import programs, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.errors import CompileError, DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.variants import Variant
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 from ptx_emulator import EmulatorError, interleavings
 

@@ -11,7 +11,7 @@ from seeded_bugs import Mutation
 
 from dsl_kernels import variants
 from dsl_kernels.executors import Emulator
-from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 from ptx_emulator import EmulatorError, interleavings
 

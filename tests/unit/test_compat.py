@@ -17,10 +17,10 @@ import torch
 from dsl_kernels import compat
 from dsl_kernels.compat import deep_gemm, flash_mla, sgl_topk, vllm_topk
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError, UnknownNameError
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_v4_pages, pack_v41_pages
 from dsl_kernels_lab import oracles
 from dsl_kernels_lab.layouts import unpack_v41_pages
+from dsl_kernels_lab.oracles import Workload
 
 B, S_Q, HEADS, TOPK, PAGE = 3, 2, 16, 130, 61
 

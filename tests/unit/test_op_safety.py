@@ -29,9 +29,10 @@ from dsl_kernels.ops import (
     sparse_mla,
     topk_selector,
 )
-from dsl_kernels.problems.base import UNDEFINED, Workload
+from dsl_kernels.problems.base import UNDEFINED
 from dsl_kernels.tile.executor import Executor
 from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 
 CPU = {"executor": "interpreter"}

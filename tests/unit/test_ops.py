@@ -395,7 +395,7 @@ def test_indexer_decode_and_prefill() -> None:
 def step_inputs(lens: list[list[int]], heads: int = 16, pages: int = 12) -> dict:
     generator = torch.Generator().manual_seed(1)
     index = oracles.get("lightning_indexer")
-    from dsl_kernels.problems.base import Workload
+    from dsl_kernels_lab.oracles import Workload
 
     inputs = index.make(
         Workload("w", "tiny", "decode", {"lens": lens, "heads": 64, "pages": pages}), generator
@@ -448,7 +448,7 @@ def test_decode_step_chains_the_three() -> None:
 def test_prefill_step_matches_decode_of_the_same_rows() -> None:
     generator = torch.Generator().manual_seed(2)
     index = oracles.get("lightning_indexer")
-    from dsl_kernels.problems.base import Workload
+    from dsl_kernels_lab.oracles import Workload
 
     inputs = index.make(
         Workload("w", "tiny", "prefill", {"s": 5, "skv": 300, "heads": 64, "windows": "ragged"}), generator

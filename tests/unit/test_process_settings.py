@@ -26,9 +26,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from dsl_kernels import dsa, ops, variants
 from dsl_kernels.errors import InvalidArgumentError
 from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile.executor import Executor
 from dsl_kernels_lab import oracles, steps
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.steps.check import check
 from dsl_kernels_lab.verification import trial
 

@@ -179,9 +179,8 @@ def _kpe_gain(ratio: float, noise: float, rope_bytes: int, row_bytes: int) -> tu
 def _without_rope(_: Records) -> Figures:
     import torch
 
-    from dsl_kernels.problems.base import Workload
-
     from ... import oracles
+    from ...oracles import Workload
 
     oracle = oracles.get("sparse_mla")
     workload = Workload("claim", "edge", "bf16", {"t": 2, "heads": 16, "topk": 2048, "n": 4096})

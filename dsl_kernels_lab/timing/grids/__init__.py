@@ -26,12 +26,13 @@ from dsl_kernels.errors import (
     InvalidArgumentError,
     WrongResultError,
 )
-from dsl_kernels.problems.base import GRIDS, Comparison, Workload
+from dsl_kernels.problems.base import GRIDS, Comparison
 from dsl_kernels.runtime.storage import read_file, write_atomically
 from dsl_kernels.variants import Variant
 
 from ... import oracles
 from ...arguments import as_json, require_device
+from ...oracles import Workload
 from ...verification import trial
 from .. import bench, measure
 

@@ -11,11 +11,11 @@ import torch
 from dsl_kernels import ops
 from dsl_kernels.kernels.lightning_indexer import mxfp4, problem
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE, parts_of
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.binding import bind
 from dsl_kernels_lab.steps import StepSize, draw
 from dsl_kernels_lab.steps import check as sampling
 
+from ...oracles import Workload
 from ...oracles.lightning_indexer import make
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts

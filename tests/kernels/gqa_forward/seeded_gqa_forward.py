@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seeded_bugs import CLUSTER, COMMIT, RECEIVED, WAIT
 
-from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab.oracles import Workload
 
 LONG = {
     "shared":

@@ -16,7 +16,7 @@ from dsl_kernels import programs, registry, variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import InvalidArgumentError, UnknownNameError
 from dsl_kernels.executors import Emulator, Interpreter
-from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 
 VARIANTS = [v for v in variants.variants("gqa_forward") if v.knobs["dtype"] == "fp16"]

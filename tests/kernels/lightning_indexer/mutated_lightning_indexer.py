@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from body_mutants import Only, Structure, workload
 
-from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab.oracles import Workload
 
 # Few CTAs, so that each takes more than one share of the work.
 FEW = {"ctas": 3}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seeded_bugs import ALL_BYTES, ARRIVE, BYTES, COMMIT, FENCED, FREED, LOADED, MEET, WAIT, WGMMA
 
-from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab.oracles import Workload
 
 # The indexer's own small workloads give a CTA too few tiles to reuse a slot, so a lost release is no bug
 # there.

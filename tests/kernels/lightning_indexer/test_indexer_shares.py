@@ -13,8 +13,8 @@ import pytest
 from dsl_kernels import variants
 from dsl_kernels.arch import GPUS
 from dsl_kernels.executors import Emulator
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.variants import Variant
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 from ptx_emulator import Interleaving
 

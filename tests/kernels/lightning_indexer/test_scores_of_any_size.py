@@ -10,8 +10,8 @@ import torch
 from dsl_kernels import ops
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError
 from dsl_kernels.ops import _base
-from dsl_kernels.problems.base import Workload
 from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.timing import bench, grids, measure
 
 CPU = {"executor": "interpreter"}

@@ -11,9 +11,9 @@ from dsl_kernels import ops
 from dsl_kernels.dsa import v4
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError
 from dsl_kernels.ops import _base
-from dsl_kernels.problems.base import Workload
 from dsl_kernels_lab import oracles
 from dsl_kernels_lab.layouts import power_of
+from dsl_kernels_lab.oracles import Workload
 
 CPU = {"executor": "interpreter"}
 PROBLEM = oracles.get("lightning_indexer")

@@ -12,10 +12,10 @@ from dsl_kernels import ops
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, NoVariantError
 from dsl_kernels.kernels.lightning_indexer import op
 from dsl_kernels.ops import _base
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.mxfp4 import pack_mxfp4_index_keys, quantise_mxfp4
 from dsl_kernels_lab import oracles
 from dsl_kernels_lab.layouts import mxfp4_of
+from dsl_kernels_lab.oracles import Workload
 
 CPU = {"executor": "interpreter", "arch": "sm_100a"}
 PROBLEM = oracles.get("lightning_indexer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from body_mutants import Only, Structure, workload
 
-from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab.oracles import Workload
 
 GATHERED, ON_RANKS = "entries merged from one tensor", "entries merged from their ranks"
 

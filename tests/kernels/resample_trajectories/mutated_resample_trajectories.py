@@ -7,7 +7,7 @@ from typing import Any
 
 from body_mutants import Only, Structure, workload
 
-from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab.oracles import Workload
 
 
 # Targets at and outside the times, equal times, unsorted targets, rows of infinities; widths that a vector

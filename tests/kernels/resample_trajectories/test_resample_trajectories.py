@@ -7,8 +7,8 @@ import torch
 
 from dsl_kernels import ops, variants
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
-from dsl_kernels.problems.base import Workload
 from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles import Workload
 
 CPU = {"executor": "interpreter"}
 VARIANTS = [v.id for v in variants.variants("resample_trajectories", arch="sm_90a", backend="cutedsl")]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from body_mutants import Only, Structure, workload
 
-from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab.oracles import Workload
 
 
 def _attention(

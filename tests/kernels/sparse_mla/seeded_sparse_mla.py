@@ -26,7 +26,7 @@ from seeded_bugs import (
     ZEROS,
 )
 
-from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab.oracles import Workload
 
 LONG = {
     "dealt": Workload("dealt", "edge", "bf16", {"t": 3, "heads": 64, "topk": 192, "n": 700}),

@@ -13,10 +13,10 @@ from dsl_kernels.errors import NoVariantError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.kernels.sparse_mla.policy import launch
 from dsl_kernels.kernels.sparse_mla.program import PROGRAM
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile.expressions import size_at
 from dsl_kernels.tile.lang import LaunchPlan
 from dsl_kernels.tile.plan import words_of
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 from dsl_kernels_lab.verification.reach import attended_heads
 

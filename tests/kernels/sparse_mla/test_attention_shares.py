@@ -15,7 +15,7 @@ from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.kernels.sparse_mla.forms import PAGED
 from dsl_kernels.kernels.sparse_mla.policy import launch
 from dsl_kernels.kernels.sparse_mla.program.common import shares_out
-from dsl_kernels.problems.base import Workload
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 from dsl_kernels_lab.verification.reach import attended_heads
 

@@ -15,9 +15,9 @@ import torch
 from dsl_kernels import variants
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.kernels.topk_selector.leaves import lists as leaf
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.variants import Variant
 from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 from ptx_emulator import Interleaving
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from dsl_kernels.kernels.row_softmax.problem import PROBLEM
-from dsl_kernels.problems.base import Comparison, Oracle, Workload
+from dsl_kernels.problems.base import Comparison
+from dsl_kernels_lab.oracles import Oracle, Workload
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:

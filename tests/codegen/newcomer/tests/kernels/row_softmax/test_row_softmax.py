@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dsl_kernels.problems.base import Workload
 from dsl_kernels_lab import oracles
+from dsl_kernels_lab.oracles import Workload
 from dsl_kernels_lab.verification import trial
 
 ORACLE = oracles.get("row_softmax")
