@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -335,15 +336,17 @@ def commit() -> str:
     return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
 
 
-PARTS = {"checked": checked_rows, "timed": timed_rows, "deepseek_v4": vllm_v4.layer_rows}
+PARTS = {"checked": checked_rows, "timed": timed_rows} | {
+    package: partial(vllm_v4.layer_rows, package) for package in vllm_v4.MODELS
+}
 
 
 @app.command()
 def compare(
     out: Annotated[Path | None, typer.Option(help="The results as JSON; parts that do not run stay.")] = None,
-    part: Annotated[str | None, typer.Option(help="checked, timed or deepseek_v4; by default all.")] = None,
+    part: Annotated[str | None, typer.Option(help=f"{', '.join(PARTS)}; by default all.")] = None,
 ) -> None:
-    """Check engines of every number of heads and cache, time steps of a deep model, try V4's layer."""
+    """Check engines of every number of heads and cache, time a deep model, try layers of V4 and V4.1."""
     from importlib.metadata import version
 
     where = {

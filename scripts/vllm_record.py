@@ -66,9 +66,9 @@ def timed() -> str:
     return f"{where}\n\n{table(columns, rows)}"
 
 
-def deepseek_v4() -> str:
-    """What V4's layer gave and took with either one's functions, slowest ratio first."""
-    where, found = _part("deepseek_v4")
+def layer(part: str) -> str:
+    """What a model's layer gave and took with either one's functions, slowest ratio first."""
+    where, found = _part(part)
     rows = [
         (
             row["step"],

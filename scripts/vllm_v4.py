@@ -1,12 +1,14 @@
-"""vLLM's attention layer of DeepSeek-V4 with our functions and with FlashMLA's: a part of vllm_engine.py.
+"""vLLM's attention layers of DeepSeek-V4 and V4.1 with our functions and with FlashMLA's.
 
-The layer is vLLM's class with caches and metadata of a step; the model around it does not run. A query
-of a decode step attends to random numbers of rows, at most 128 of the window and 512 compressed ones, and the
-first of several to none. A query of a prompt attends to both as vLLM gathers them.
+They are parts of vllm_engine.py. A layer is vLLM's class with caches and metadata of a step; the model around
+it does not run. A query of a decode step attends to random numbers of rows, at most 128 of the window and 512
+compressed ones, and the first of several to none. A query of a prompt attends to both as vLLM gathers them.
+On Hopper both models' caches have rows of 584 bytes. A layer of V4.1 looks selected rows up itself.
 """
 
 from __future__ import annotations
 
+import importlib
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,13 @@ from typing import Any
 import torch
 
 DEVICE = "cuda"
-DIM, WINDOW, PICKED, PAGE, RATIO = 512, 128, 512, 64, 4
+DIM, WINDOW, PICKED, PAGE = 512, 128, 512, 64
+PAGES = 64
+"""Pages of compressed rows that a query of a decode step has."""
+MODELS = {"deepseek_v4": "DeepseekV4ForCausalLM", "deepseek_v41": "DeepseekV41ForCausalLM"}
+"""vLLM's package of a model -> the model's name in its registry."""
+RATIOS = {"deepseek_v4": 4, "deepseek_v41": 2}
+"""Tokens that a compressed row stands for in a prompt's layer."""
 SCALE = DIM**-0.5
 DECODE = ((1, 16), (16, 8), (64, 16), (64, 32), (64, 64), (16, 128))
 PROMPT = ((1000, 16), (4096, 16), (4096, 64), (4096, 128))
@@ -34,7 +42,8 @@ def attended(q: torch.Tensor, keys: torch.Tensor, sink: torch.Tensor) -> torch.T
 class Step:
     """The caches and the metadata of one call of the layer; `keys(t)` are the rows of query t."""
 
-    def __init__(self, queries: int, heads: int) -> None:
+    def __init__(self, package: str, queries: int, heads: int) -> None:
+        self.package, self.ratio, self.heads = package, RATIOS[package], heads
         self.generator = torch.Generator(DEVICE).manual_seed(queries + heads)
         self.q = self.drawn(queries, heads, DIM).bfloat16()
         self.sink = self.drawn(heads)
@@ -66,6 +75,9 @@ class Step:
         layer.attn_sink = torch.nn.Parameter(sink, requires_grad=False)
         layer.compress_ratio, layer.scale, layer.window_size, layer.max_image_tokens = ratio, SCALE, WINDOW, 0
         layer.swa_cache_layer = Namespace(kv_cache=self.window)
+        if self.package == "deepseek_v41":
+            layer.n_local_heads, layer.padded_heads = self.heads, heads
+            layer._prefill_num_heads = layer._get_prefill_num_heads()
         return layer
 
     def error(self, out: torch.Tensor) -> float:
@@ -78,16 +90,21 @@ class Step:
 
 
 class Decode(Step):
-    def __init__(self, queries: int, heads: int) -> None:
-        super().__init__(queries, heads)
-        compressed = PAGE // 32
-        self.window, self.compressed = self.cache(4 * queries, PAGE), self.cache(64 * queries, compressed)
+    def __init__(self, package: str, queries: int, heads: int) -> None:
+        super().__init__(package, queries, heads)
+        self.n, self.page = queries, PAGE // (32 if package == "deepseek_v4" else self.ratio)
+        self.window, self.compressed = self.cache(4 * queries, PAGE), self.cache(PAGES * queries, self.page)
         self.ids = self.integers(4 * queries * PAGE, queries, 1, WINDOW)
-        self.more = self.integers(64 * queries * compressed, queries, 1, PICKED)
+        self.picked = self.integers(PAGES * self.page, queries, PICKED)
         self.lengths = self.integers(WINDOW + 1, queries), self.integers(PICKED + 1, queries)
         if queries > 1:
             for each in self.lengths:
                 each[0] = 0
+        self.picked.masked_fill_(torch.arange(PICKED, device=DEVICE) >= self.lengths[1][:, None], -1)
+        pages = torch.randperm(PAGES * queries, generator=self.generator, device=DEVICE)
+        self.table = pages.int().view(queries, PAGES)
+        found = self.table.gather(1, (self.picked.clamp(min=0) // self.page).long())
+        self.more = torch.where(self.picked < 0, -1, found * self.page + self.picked % self.page)[:, None]
         self.rows = self.read(self.window), self.read(self.compressed)
 
     def keys(self, t: int) -> torch.Tensor:
@@ -97,17 +114,25 @@ class Decode(Step):
     def call(self, cls: Any, q: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
         from vllm.v1.attention.ops.flashmla import get_mla_metadata
 
-        layer, n = self.layer(cls, q.shape[1], 128), len(q)
+        ratio = 128 if self.package == "deepseek_v4" else self.ratio
+        layer = self.layer(cls, q.shape[1], ratio)
+        layer.topk_indices_buffer = self.picked
+        plan = get_mla_metadata()[0]
         window = Namespace(
-            num_decodes=n,
-            num_decode_tokens=n,
-            is_valid_token=torch.ones(n, dtype=torch.bool, device=DEVICE),
+            num_decodes=self.n,
+            num_decode_tokens=self.n,
+            is_valid_token=torch.ones(self.n, dtype=torch.bool, device=DEVICE),
+            token_to_req_indices=torch.arange(self.n, dtype=torch.int32, device=DEVICE),
             decode_swa_indices=self.ids,
             decode_swa_lens=self.lengths[0],
-            tile_sched_c128a=get_mla_metadata()[0],
+            tile_sched_swaonly=None,
+            tile_sched_c1a=None,
+            tile_sched_c2a=plan,
+            tile_sched_c128a=plan,
         )
         picked = Namespace(
-            block_size=4 * PAGE,
+            block_size=ratio * self.page,
+            block_table=self.table,
             c128a_global_decode_topk_indices=self.more,
             c128a_decode_topk_lens=self.lengths[1],
         )
@@ -117,14 +142,14 @@ class Decode(Step):
 class Prompt(Step):
     """One prompt from its first token on: query t attends to tokens t - 127 to t and to picked groups."""
 
-    def __init__(self, queries: int, heads: int) -> None:
-        super().__init__(queries, heads)
-        self.n, self.groups = queries, queries // RATIO
+    def __init__(self, package: str, queries: int, heads: int) -> None:
+        super().__init__(package, queries, heads)
+        self.n, self.groups = queries, queries // self.ratio
         pages = -(-queries // PAGE)
-        self.window, self.compressed = self.cache(pages, PAGE), self.cache(pages, PAGE // RATIO)
+        self.window, self.compressed = self.cache(pages, PAGE), self.cache(pages, PAGE // self.ratio)
         self.table = torch.randperm(pages, generator=self.generator, device=DEVICE).int()[None]
         ahead = self.drawn(queries, self.groups)
-        seen = (torch.arange(queries, device=DEVICE)[:, None] + 1) // RATIO
+        seen = (torch.arange(queries, device=DEVICE)[:, None] + 1) // self.ratio
         ahead.masked_fill_(torch.arange(self.groups, device=DEVICE) >= seen, -torch.inf)
         self.picked = torch.full((queries, PICKED), -1, dtype=torch.int32, device=DEVICE)
         few = min(PICKED, self.groups)
@@ -135,11 +160,11 @@ class Prompt(Step):
         )
 
     def keys(self, t: int) -> torch.Tensor:
-        picked = self.picked[t, : min(PICKED, (t + 1) // RATIO)].long()
+        picked = self.picked[t, : min(PICKED, (t + 1) // self.ratio)].long()
         return torch.cat([self.rows[0][max(0, t + 1 - WINDOW) : t + 1], self.rows[1][picked]])
 
     def call(self, cls: Any, q: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
-        layer = self.layer(cls, q.shape[1], RATIO)
+        layer = self.layer(cls, q.shape[1], self.ratio)
         layer.topk_indices_buffer, layer.max_num_batched_tokens = self.picked, self.n
         ends = torch.tensor([0, self.n], dtype=torch.int32)
         length = torch.tensor([self.n], dtype=torch.int32, device=DEVICE)
@@ -185,15 +210,17 @@ def captured(call: Callable[[], Any]) -> Callable[[], float]:
     return replayed
 
 
-def chosen() -> dict[str, Any]:
-    """The class of the layer and FlashMLA's two functions in its module, ours and vLLM's."""
+def chosen(package: str = "deepseek_v4") -> dict[str, Any]:
+    """The class of a model's layer and FlashMLA's two functions in its module, ours and vLLM's."""
     from vllm.model_executor.models.registry import ModelRegistry
-    from vllm.models.deepseek_v4.nvidia import flashmla, model
     from vllm.plugins import load_general_plugins
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
+    flashmla, model = (
+        importlib.import_module(f"vllm.models.{package}.nvidia.{name}") for name in ("flashmla", "model")
+    )
     load_general_plugins()
-    ModelRegistry.models["DeepseekV4ForCausalLM"].load_model_cls()
+    ModelRegistry.models[MODELS[package]].load_model_cls()
     functions = "flash_mla_with_kvcache", "flash_mla_sparse_fwd"
     theirs = {name: getattr(flashmla, name) for name in functions}
     config = Namespace(
@@ -209,16 +236,16 @@ def chosen() -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def layer_rows(_: Path) -> Iterator[dict[str, Any]]:
+def layer_rows(package: str, _: Path) -> Iterator[dict[str, Any]]:
     """A row for each step: errors of both against float64, and us in turns, the median of the rounds."""
-    from vllm.models.deepseek_v4.nvidia import flashmla
     from vllm.v1.worker.workspace import init_workspace_manager
 
     init_workspace_manager(torch.device(DEVICE))
-    classes = chosen()
+    flashmla = importlib.import_module(f"vllm.models.{package}.nvidia.flashmla")
+    classes = chosen(package)
     for kind, sizes in ((Decode, DECODE), (Prompt, PROMPT)):
         for queries, heads in sizes:
-            step = kind(queries, heads)
+            step = kind(package, queries, heads)
             outs, replays = {}, {}
             for who, (cls, functions) in classes.items():
                 vars(flashmla).update(functions)

@@ -89,15 +89,23 @@ def test_a_sink_takes_its_share_of_the_float64_attention_of_v4() -> None:
     assert not vllm_v4.attended(q, keys[:0], sink).any()
 
 
-def test_steps_of_v4_hold_the_rows_that_their_metadata_name() -> None:
-    prompt = vllm_v4.Prompt(600, 8)
-    # Token 599 sees 128 tokens and 150 groups; the first sees itself, in a page that the table names.
-    assert len(prompt.keys(599)) == 128 + 150 and len(prompt.keys(0)) == 1
+@pytest.mark.parametrize(("package", "groups"), (("deepseek_v4", 150), ("deepseek_v41", 300)))
+def test_steps_of_v4_hold_the_rows_that_their_metadata_name(package: str, groups: int) -> None:
+    prompt = vllm_v4.Prompt(package, 600, 8)
+    # Token 599 sees 128 tokens and all groups; the first sees itself, in a page that the table names.
+    assert len(prompt.keys(599)) == 128 + groups and len(prompt.keys(0)) == 1
     page = prompt.read(prompt.window)[prompt.table[0, 0] * vllm_v4.PAGE]
     assert torch.equal(prompt.keys(0)[0], page)
-    assert (prompt.picked[400, :100].sort().values == torch.arange(100)).all()
-    decode = vllm_v4.Decode(3, 8)
+    few = 401 // prompt.ratio
+    assert (prompt.picked[400, :few].sort().values == torch.arange(few)).all()
+    decode = vllm_v4.Decode(package, 3, 8)
     assert not len(decode.keys(0)) and len(decode.keys(2)) == sum(each[2] for each in decode.lengths)
+    # A selected position is in the page that the table of its query names, and the others are padding.
+    last = int(decode.lengths[1][2]) - 1
+    at = int(decode.picked[2, last])
+    row = decode.table[2, at // decode.page] * decode.page + at % decode.page
+    assert torch.equal(decode.keys(2)[-1], decode.rows[1][row])
+    assert (decode.more[2, 0, last + 1 :] == -1).all()
     out = torch.stack([vllm_v4.attended(decode.q[t], decode.keys(t), decode.sink) for t in range(3)])
     assert decode.error(out) < 1e-12
     out[0, 0, 0] = 0.5
