@@ -1,13 +1,14 @@
 """Kernels of several checkouts on this GPU in turns, each checkout in a process of its own.
 
     python benchmarks/compare_trees.py sparse_mla --tree before=../old --tree after=. --grid serving
-        [--point 't=(4|8) '] [--variant ID] [--launch splits=16] [--rounds 7] [--json FILE]
+        [--point 't=(4|8) '] [--variant ID] [--launch splits=16] [--rounds 7] [--replays 9] [--json FILE]
 
 At each point every tree draws the same inputs, checks its result against the reference, and then times CUDA
 graphs over inputs that rotate past the L2. The trees take turns in a random order in every round. Printed are
-the first tree's microseconds, the median of the rounds, and each other tree's share of them. Without
-`--variant` each tree launches what it selects. A tree without a DSL takes its kernels from a bundle:
-`--tree after=.:BUNDLE`.
+the first tree's microseconds, the median of the rounds, and each other tree's share of them. Dense products
+need `--replays 400`, half a second, for the power limit to settle: with few, trees share what it allows, and
+the one that draws more gains. Without `--variant` each tree launches what it selects. A tree without a DSL
+takes its kernels from a bundle: `--tree after=.:BUNDLE`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-REPLAYS = 9
-"""Replays of a graph in a round; a graph takes about a millisecond."""
 
-
-def serve(op: str, grid: str) -> None:
+def serve(op: str, grid: str, replays: int) -> None:
     """In the tree's process: answer each line of standard input with a line of JSON.
 
     The first answer lists the grid's points. `{"point": ...}` prepares and checks one, and `{}` times it.
@@ -51,7 +49,7 @@ def serve(op: str, grid: str) -> None:
                 calls = fixture.calls(asked["variant"], asked["launch"] or None)
                 _say({})
             else:
-                _say({"us": bench.graph_time(calls, replays=REPLAYS).us})
+                _say({"us": bench.graph_time(calls, replays=replays).us})
         except Exception as error:
             _say({"error": f"{type(error).__name__}: {error}"})
 
@@ -63,7 +61,7 @@ def _say(answer: Any) -> None:
 class Tree:
     """A checkout's process."""
 
-    def __init__(self, spelled: str, op: str, grid: str) -> None:
+    def __init__(self, spelled: str, op: str, grid: str, replays: int) -> None:
         self.name, _, place = spelled.partition("=")
         folder, _, bundle = place.partition(":")
         if not (self.name and (Path(folder) / "dsl_kernels_lab").is_dir()):
@@ -77,8 +75,8 @@ class Tree:
         if bundle:
             settings |= {"DSL_KERNELS_BUNDLE_DIR": bundle, "DSL_KERNELS_DISABLE_JIT": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, __file__, op, "--grid", grid, "--serve"], text=True, env=os.environ | settings,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, __file__, op, "--grid", grid, "--replays", str(replays), "--serve"],
+            text=True, env=os.environ | settings, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         self.points: list[str] = self._answer()
 
@@ -134,15 +132,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--variant")
     parser.add_argument("--launch", action="append", default=[], metavar="NAME=NUMBER")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--replays", type=int, default=9, help="of a graph of about 1 ms, in a round")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.serve:
-        serve(args.op, args.grid)
+        serve(args.op, args.grid, args.replays)
         return 0
     if len(args.tree) < 2:
         parser.error("--tree: expected two checkouts or more; name each as NAME=CHECKOUT")
-    trees = [Tree(spelled, args.op, args.grid) for spelled in args.tree]
+    trees = [Tree(spelled, args.op, args.grid, args.replays) for spelled in args.tree]
     launch = {name: int(value) for name, _, value in (pair.partition("=") for pair in args.launch)}
     rows, failed = [], False
     for point in trees[0].points:

@@ -715,7 +715,8 @@ def test_a_sustained_run_fills_its_second(monkeypatch):
     monkeypatch.setattr(bench, "clocks", lambda: order.append("clocks") or {"watts": 690.0})
     sustained = bench.sustained([print, print])
     assert len(replays) == 3334 and order == [0, 1667, 3334, "waited", "clocks"]
-    assert sustained == {"us": pytest.approx(1.1e6 / 6668), "seconds": 1.1, "watts": 690.0}
+    # Of two calls in each of 1667 replays; the first half of the replays lets the clocks settle.
+    assert sustained == {"us": pytest.approx(1.1e6 / 3334), "seconds": 1.1, "watts": 690.0}
 
 
 def test_attention_is_timed_within_a_step_on_demand(on_cpu, monkeypatch):
@@ -761,6 +762,23 @@ def test_tuning_leaves_out_launches_that_a_variant_refuses(monkeypatch):
     variant = variants.get("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st3_cl2_sl2")
     found = grids.time_variant(point, grids.Fixture(lambda variant, launch: [], dims, 0.0, {}), variant)
     assert [timed.launch for timed in found] == [{}, {"splits": 4}]
+
+
+def test_what_reaches_the_power_limit_is_timed_with_settled_clocks(monkeypatch) -> None:
+    """100 us of an H200's products at its peak: in 250 us they may slow the clock, in 400 us they do not."""
+    dims = {"b": 1, "sq": 4096, "skv": 4096, "heads": 16, "kv_heads": 8, "dim": 128, "causal": 0}
+    call = registry.Call("gqa_forward", "bf16", "sm_90a", dims, gpu=GPU)
+    monkeypatch.setattr(grids, "call_of", lambda point, fixture: call)
+    monkeypatch.setattr(grids, "check_variant", lambda *given: None)
+    monkeypatch.setattr(bench, "sustained", lambda calls, seconds: {"us": 280.0})
+    flops = {"bfloat16": call.row.tensor_tflops["bfloat16"] * 1e8}
+    fixture = grids.Fixture(lambda variant, launch: [print], dims, 0.0, flops)
+    variant = variants.get("gqa_forward__cutedsl_sm90a__bf16_d128_n80_st2_o0_c2_w3_z2")
+    for us, wanted in ((250.0, 280.0), (400.0, 400.0)):
+        timing = bench.Timing(us, us, us, 1, 15)
+        monkeypatch.setattr(bench, "graph_time", lambda calls, replays, timing=timing: timing)
+        (timed,) = grids.time_variant(grids.Point("gqa_forward", "bf16", dims), fixture, variant)
+        assert timed.us == wanted
 
 
 @pytest.mark.parametrize("form", oracles.get("sparse_mla").forms)

@@ -404,13 +404,16 @@ def time_variant(point: Point, fixture: Fixture, variant: Variant) -> Iterator[T
         DslKernelError: the variant cannot be loaded or launched.
     """
     launches, call = _grid(point.op).launches, call_of(point, fixture)
+    peak = call.row.tensor_tflops
+    products = sum(count / peak[unit] / 1e6 for unit, count in fixture.flops.items() if unit in peak)
     default = registry.explain(call, variant.id, predict=False).selection
     others = launches(point, default.launch, variant.knobs) if launches and default else []
     for launch in ({}, *others):
         if registry.refusal(replace(call, dims={**call.dims, **launch}), variant):
             continue
         check_variant(point, fixture, variant.id, launch)
-        yield Timed(variant.id, launch, bench.graph_time(fixture.calls(variant.id, launch), replays=15).us)
+        calls = fixture.calls(variant.id, launch)
+        yield Timed(variant.id, launch, bench.settled(calls, products, replays=15))
 
 
 @checked
