@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from filelock import FileLock
@@ -24,6 +25,7 @@ from dsl_kernels import programs, variants
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.expr import evaluate, names_in_all
+from dsl_kernels.kernels.gqa_forward.program.hopper import overlaps
 from dsl_kernels.runtime import pool, toolkit
 from dsl_kernels.runtime.artifact import Artifact
 from dsl_kernels.runtime.storage import write_atomically
@@ -312,3 +314,16 @@ def products_of_a_group_are_in_flight_together(of: Evidence) -> None:
             len(re.findall(stem, of.sass)) for stem in (r"\b[HQ]GMMA\b", r"\bWARPGROUP\.DEPBAR\b")
         )
         assert waits < products
+
+
+@check
+def softmax_runs_beside_its_own_warpgroup_s_product(of: Evidence) -> None:
+    """The compiler moves exponentials after the wait for that product, unless something keeps the order."""
+    if not of.variant.id.startswith("gqa_forward__cutedsl_sm90a"):
+        return
+    if overlaps(SimpleNamespace(**of.variant.knobs)):
+        found = re.findall(r"\bHGMMA\b|\bMUFU\.EX2\b|\bgsb0, 0x[01]", of.sass)
+        # From the wait for the scores to the next products, but for the tile after which none come.
+        tiles = [list(tile) for _, tile in itertools.groupby(found, lambda name: name == "HGMMA")]
+        tiles = [tile for tile in tiles if "gsb0, 0x1" in tile and "MUFU.EX2" in tile]
+        assert tiles and all(tile[-1] == "gsb0, 0x0" for tile in tiles)

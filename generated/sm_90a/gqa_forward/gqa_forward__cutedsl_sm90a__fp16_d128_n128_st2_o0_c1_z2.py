@@ -195,6 +195,12 @@ def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
 
 
 @cute.jit
+def finish_weights():
+    """Have the weights computed before the wait for a product that runs meanwhile."""
+    leaf.keep_order()
+
+
+@cute.jit
 def rescale_rows(acc, factor):
     """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
     if warps.any_lane((factor[0] != 1.0) | (factor[1] != 1.0)):
@@ -385,6 +391,7 @@ def attend(
                 cute.arch.mbarrier_arrive(k_empty + (done + i) % STAGES)
             hide_keys(scores, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
             online_softmax_lazily_unseen(scores, top, total, factor, limit, scale)
+            finish_weights()
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
@@ -410,6 +417,7 @@ def attend(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(k_empty + (done + i) % STAGES)
             online_softmax_lazily(scores, top, total, factor, limit, scale)
+            finish_weights()
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():

@@ -133,6 +133,12 @@ def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
 
 
 @T.macro
+def finish_weights():
+    """Have the weights computed before the wait for a product that runs meanwhile."""
+    leaf.keep_order()
+
+
+@T.macro
 def rescale_rows(acc, factor):
     """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
     if warps.any_lane((factor[0] != 1.0) | (factor[1] != 1.0)):
@@ -342,6 +348,7 @@ def attend(
                 T.mbarrier_arrive(k_empty[(done + i) % STAGES])
             hide_keys(scores, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
             online_softmax_lazily_unseen(scores, top, total, factor, limit, scale)
+            finish_weights()
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(acc, num_regs=64)
             T.sync_warp()
@@ -382,6 +389,7 @@ def attend(
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(k_empty[(done + i) % STAGES])
             online_softmax_lazily(scores, top, total, factor, limit, scale)
+            finish_weights()
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(acc, num_regs=64)
             T.sync_warp()

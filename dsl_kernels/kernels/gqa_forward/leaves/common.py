@@ -22,6 +22,7 @@ from ....tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shar
 from ....tile.lang import LN_2
 from ....tile.leaf_text import WARP, by_text
 from ....tile.text import maximum, minimum, select
+from ..functions import keep_order
 
 INF = math.inf
 
@@ -149,6 +150,12 @@ def online_softmax_lazily(
     for r in range(top.size):
         shift = named(f"shift_{r}", _base(top[r], unseen) * scale)
         _weigh(m, scores, total, r, shift, scale)
+
+
+@by_text
+def finish_weights(m: LeafRecorder) -> None:
+    """Have the weights computed before the wait for a product that runs meanwhile."""
+    m.do(keep_order())
 
 
 @by_text

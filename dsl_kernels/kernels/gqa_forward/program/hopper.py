@@ -74,6 +74,14 @@ def declare(k: SimpleNamespace) -> Schedule:
     )  # fmt: skip
 
 
+def overlaps(k: SimpleNamespace) -> bool:
+    """Whether a warpgroup's softmax runs beside its own product, too.
+
+    Two warpgroups that take turns are faster without: each then multiplies while the other is at its softmax.
+    """
+    return k.ablation == "none" and (k.groups > 2 or not k.order)
+
+
 @recorded
 def _attend(m: Recorder, s: Work) -> None:
     """Hopper: a warpgroup has the scores, softmax and result of its 64 rows, all in registers."""
@@ -124,6 +132,8 @@ def _attend(m: Recorder, s: Work) -> None:
             if m.k.ablation == "nooverlap":
                 values.release()
             softmax(i, hidden)
+            if overlaps(m.k):
+                leaf.finish_weights(m)
             if m.k.ablation != "nooverlap":
                 values.release()
             fragment.round_to(m, s.weights, s.scores)
