@@ -59,8 +59,6 @@ DTYPES = {
     )
 }
 
-BY_TORCH_NAME = {dtype.torch_name: dtype for dtype in DTYPES.values()}
-
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 

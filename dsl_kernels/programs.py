@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import kernels
@@ -15,11 +14,6 @@ if TYPE_CHECKING:
 def names() -> list[str]:
     """Every operation that has a tile program."""
     return kernels.names("program")
-
-
-def files(op: str) -> list[Path]:
-    """The source files of an operation's tile program."""
-    return kernels.files(op, "program")
 
 
 _lent: dict[str, TileProgram] = {}

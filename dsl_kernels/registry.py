@@ -11,7 +11,6 @@ or to the reference.
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -33,7 +32,6 @@ from .measured import Near
 from .tile.lang import PROBE
 from .variants import Variant
 
-log = logging.getLogger(__name__)
 # Predicted times closer than this share are a tie: walks of one kernel differ by as much from launch to
 # launch.
 TIES = {models.CLOCK: 0.01, models.COST_MODEL: 1e-9}

@@ -34,7 +34,6 @@ def _lambda(value: ast.expr) -> ast.expr:
     return ast.copy_location(ast.Lambda(_NO_ARGUMENTS, value), value)
 
 
-_LEAVES = (ast.Return, ast.Break, ast.Continue)
 _REFUSED = {
     ast.NamedExpr: "an assignment within an expression",
     ast.Match: "match",

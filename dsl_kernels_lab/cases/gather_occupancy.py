@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsl_kernels._discover import later
-from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
 from dsl_kernels.problems.base import Comparison
 from dsl_kernels.problems.layouts import LATENT_DIM, ROPE_DIM
 
@@ -65,6 +64,8 @@ def attention(
     cache: torch.Tensor, ids: torch.Tensor, seed: int = 0
 ) -> tuple[Callable[[], None], Callable[[], Comparison]]:
     """This library's sparse attention over the same rows: a call, and its check on four queries."""
+    from ..oracles.sparse_mla import DATASET_SM_SCALE
+
     generator = torch.Generator(DEVICE).manual_seed(seed)
     t = ids.shape[0]
 

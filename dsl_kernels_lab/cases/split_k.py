@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsl_kernels._discover import later
-from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
 from dsl_kernels.problems.base import Comparison
 from dsl_kernels.problems.layouts import LATENT_DIM, ROPE_DIM
 
@@ -42,6 +41,7 @@ ROW = 2 * (LATENT_DIM + ROPE_DIM)
 
 def draw(sets: int, t: int = T) -> list[Any]:
     """Calls on one cache, each with its own queries and ids."""
+    from ..oracles.sparse_mla import DATASET_SM_SCALE
     from . import _triton_mla as mla
 
     generator = torch.Generator(DEVICE).manual_seed(0)

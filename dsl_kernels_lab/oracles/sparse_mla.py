@@ -21,7 +21,7 @@ from dsl_kernels.kernels.sparse_mla.forms import (
     v4_pages_of,
     v41_places_of,
 )
-from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE, PROBLEM, attended, width_of
+from dsl_kernels.kernels.sparse_mla.problem import PROBLEM, attended, width_of
 from dsl_kernels.problems.base import Comparison
 from dsl_kernels.problems.layouts import (
     LATENT_DIM,
@@ -41,6 +41,8 @@ from dsl_kernels.problems.layouts import (
 
 from ..layouts import unpack_fp8_tokens, unpack_nope8_tokens, unpack_v4_pages, unpack_v41_pages
 from . import Oracle, Workload
+
+DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
 
 
 def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Generator) -> torch.Tensor:

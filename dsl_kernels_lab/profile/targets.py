@@ -14,10 +14,10 @@ import torch
 from dsl_kernels import measured, problems, programs, registry, variants
 from dsl_kernels.arguments import require_known
 from dsl_kernels.errors import InvalidArgumentError, ToolchainError
-from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
 from dsl_kernels.variants import Variant
 
 from .. import oracles
+from ..oracles.sparse_mla import DATASET_SM_SCALE
 from ..timing import grids, measure
 from . import metrics
 from .model import KernelReport, Workload

@@ -19,11 +19,11 @@ from dsl_kernels.arguments import checked, require_known, require_range, shown
 from dsl_kernels.errors import ArgumentTypeError, CacheError, InvalidArgumentError, ToolchainError
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 from dsl_kernels.kernels.sparse_mla.forms import split_cache
-from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
 from dsl_kernels.problems.layouts import FP8_TOKEN_BYTES, INDEX_DIM, LATENT_DIM, ROPE_DIM
 
 from ..arguments import SEEDS, require_device, require_memory
 from ..layouts import BYTE_DTYPES
+from ..oracles.sparse_mla import DATASET_SM_SCALE
 from .drawing import decode_caches, decode_queries, prefill_caches, prefill_queries
 
 KINDS = ("decode", "prefill")

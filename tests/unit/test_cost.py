@@ -201,7 +201,7 @@ def test_predictions_and_selections_make_no_tensor(monkeypatch) -> None:
         def __torch_function__(self, function, types, args=(), kwargs=None):
             raise AssertionError(f"{function} was called")
 
-    monkeypatch.setattr(registry.log, "warning", lambda *args: pytest.fail(str(args)))
+    monkeypatch.setattr(models.log, "warning", lambda *args: pytest.fail(str(args)))
     with Refuse(), RefuseFunctions():
         for call in GRID:
             registry.select(call)

@@ -57,4 +57,4 @@ def test_both_packages_say_the_same_of_an_architecture() -> None:
 
 
 def test_both_packages_name_element_types_alike() -> None:
-    assert {name: dtype.ptx for name, dtype in dtypes.BY_TORCH_NAME.items()} == arguments._TYPES
+    assert {dtype.torch_name: dtype.ptx for dtype in dtypes.DTYPES.values()} == arguments._TYPES

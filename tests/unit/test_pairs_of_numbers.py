@@ -9,7 +9,7 @@ import torch
 
 from codegen.check import RULES, Violation
 from dsl_kernels.arch import GPUS, get_arch
-from dsl_kernels.dtypes import BY_TORCH_NAME, DTYPES, e2m1_of, e2m1_pairs
+from dsl_kernels.dtypes import DTYPES, e2m1_of, e2m1_pairs
 from dsl_kernels.errors import DeclarationError
 from dsl_kernels.tile.executor import factors
 from dsl_kernels.tile.lang import Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Space
@@ -38,7 +38,6 @@ def test_halfway_goes_to_the_even_code(given: float, rounded: float) -> None:
 
 def test_callers_hold_bytes() -> None:
     assert DTYPES[PAIRS].torch is torch.uint8 and DTYPES[PAIRS].packed == 2
-    assert BY_TORCH_NAME["uint8"].name == "uint8"
 
 
 def test_the_greatest_exponent_is_no_number() -> None:

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from dsl_kernels import variants
 from dsl_kernels.cli import app
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError, ToolchainError, UnknownNameError
-from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
 from dsl_kernels_lab import oracles, profile
+from dsl_kernels_lab.oracles.sparse_mla import DATASET_SM_SCALE
 from dsl_kernels_lab.profile import collect, metrics, targets
 
 COMMON = ["--dim", "t=64,heads=16", "--variant", "triton"]

@@ -12,7 +12,6 @@ Source: DeepSeek-V3.2 and flashinfer-bench's dsa_sparse_attention_h16_ckv512_kpe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
@@ -28,8 +27,6 @@ from ...problems.layouts import (
 )
 from ..lightning_indexer.problem import PAGE
 from .forms import FORMS, ROPELESS
-
-DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
 
 ROW_BYTES = {"fp8": FP8_TOKEN_BYTES, "nope8": NOPE8_TOKEN_BYTES, "v4": V4_TOKEN_BYTES, "v41": V41_TOKEN_BYTES}
 """Bytes of a token, by the forms whose tokens are not bf16 rows."""

@@ -13,7 +13,7 @@ import torch
 from dsl_kernels import ops
 from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 from dsl_kernels.kernels.sparse_mla.forms import EXTRA, PAGED, ROPELESS, split_cache, split_pages
-from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE, ROW_BYTES
+from dsl_kernels.kernels.sparse_mla.problem import ROW_BYTES
 from dsl_kernels.kernels.sparse_mla.program.common import head_block
 from dsl_kernels.problems.layouts import (
     LATENT_DIM,
@@ -28,7 +28,7 @@ from dsl_kernels_lab.steps import StepInputs, StepSize, draw
 from dsl_kernels_lab.steps import check as sampling
 from dsl_kernels_lab.steps.drawing import part_of
 
-from ...oracles.sparse_mla import draw_indices
+from ...oracles.sparse_mla import DATASET_SM_SCALE, draw_indices
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
 
