@@ -113,6 +113,14 @@ def rescale_rows(p: Probe, changed: bool) -> None:
     p.call(acc, _rows(p, "factor", factor, out=False))
 
 
+@case(gqa.finish_weights)
+def finish_weights(p: Probe) -> None:
+    """It keeps an order and changes nothing."""
+    p.threads = 128
+    _scores(p, p.normal(_count(p), KEYS))
+    p.call()
+
+
 @case(gqa.divide_by_total)
 def divide_by_total(p: Probe) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
