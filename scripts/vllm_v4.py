@@ -19,8 +19,8 @@ import torch
 
 DEVICE = "cuda"
 DIM, WINDOW, PICKED, PAGE = 512, 128, 512, 64
-PAGES = 64
-"""Pages of compressed rows that a query of a decode step has."""
+ROWS = 2048
+"""Compressed rows that a query of a decode step selects from."""
 MODELS = {"deepseek_v4": "DeepseekV4ForCausalLM", "deepseek_v41": "DeepseekV41ForCausalLM"}
 """vLLM's package of a model -> the model's name in its registry."""
 RATIOS = {"deepseek_v4": 4, "deepseek_v41": 2}
@@ -93,16 +93,17 @@ class Decode(Step):
     def __init__(self, package: str, queries: int, heads: int) -> None:
         super().__init__(package, queries, heads)
         self.n, self.page = queries, PAGE // (32 if package == "deepseek_v4" else self.ratio)
-        self.window, self.compressed = self.cache(4 * queries, PAGE), self.cache(PAGES * queries, self.page)
+        pages = queries * ROWS // self.page
+        self.window, self.compressed = self.cache(4 * queries, PAGE), self.cache(pages, self.page)
         self.ids = self.integers(4 * queries * PAGE, queries, 1, WINDOW)
-        self.picked = self.integers(PAGES * self.page, queries, PICKED)
+        self.picked = self.integers(ROWS, queries, PICKED)
         self.lengths = self.integers(WINDOW + 1, queries), self.integers(PICKED + 1, queries)
         if queries > 1:
             for each in self.lengths:
                 each[0] = 0
         self.picked.masked_fill_(torch.arange(PICKED, device=DEVICE) >= self.lengths[1][:, None], -1)
-        pages = torch.randperm(PAGES * queries, generator=self.generator, device=DEVICE)
-        self.table = pages.int().view(queries, PAGES)
+        order = torch.randperm(pages, generator=self.generator, device=DEVICE)
+        self.table = order.int().view(queries, -1)
         found = self.table.gather(1, (self.picked.clamp(min=0) // self.page).long())
         self.more = torch.where(self.picked < 0, -1, found * self.page + self.picked % self.page)[:, None]
         self.rows = self.read(self.window), self.read(self.compressed)
