@@ -6,9 +6,10 @@
 At each point every tree draws the same inputs, checks its result against the reference, and then times CUDA
 graphs over inputs that rotate past the L2. The trees take turns in a random order in every round. Printed are
 the first tree's microseconds, the median of the rounds, and each other tree's share of them. Dense products
-need `--replays 400`, half a second, for the power limit to settle: with few, trees share what it allows, and
-the one that draws more gains. Without `--variant` each tree launches what it selects. A tree without a DSL
-takes its kernels from a bundle: `--tree after=.:BUNDLE`.
+need half a second of replays for the power limit to settle (`--replays 400` for a graph of about 1 ms, fewer
+for calls above 0.3 ms, of which a graph has at least four). With few replays, trees share what the limit
+allows, and the one that draws more may gain. Without `--variant` each tree launches what it selects. A tree
+without a DSL takes its kernels from a bundle: `--tree after=.:BUNDLE`.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--variant")
     parser.add_argument("--launch", action="append", default=[], metavar="NAME=NUMBER")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--replays", type=int, default=9, help="of a graph of about 1 ms, in a round")
+    parser.add_argument("--replays", type=int, default=9, help="of a graph, in a round")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
