@@ -183,10 +183,12 @@ def main() -> None:
         "| predicted to measured, median |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
+    timings = sum(len(figures.ratios) for (_, _, title), figures in seen.items() if title == "clock")
     for (op, form, title), figures in seen.items():
         print(f"| {op} {form} | {title} | {' | '.join(figures.cells())} |")
         for chosen, point in sorted(figures.worst, reverse=True)[: given.worst if title == "clock" else 0]:
             print(f"| | | {point} | | {chosen:.2f} | | |")
+    print(f"\n{timings:,} timings of {given.gpu}'s table.")
 
 
 if __name__ == "__main__":
