@@ -93,10 +93,11 @@ def _dense() -> Iterator[tuple[str, dict[str, Any]]]:
     for form, causal in product(("fp16", "bf16"), (0, 1)):
         yield form, _heads(4, 4096, 64, causal)
     yield from (("bf16", _heads(*sizes, 1)) for sizes in ((2, 3000, 24), (1, 20000, 40)))
+    yield from (("bf16", _heads(4, 4096, 64, causal, dim=64)) for causal in (0, 1))
 
 
-def _heads(b: int, n: int, heads: int, causal: int) -> dict[str, Any]:
-    return {"b": b, "sq": n, "skv": n, "heads": heads, "kv_heads": 8, "dim": 128, "causal": causal}
+def _heads(b: int, n: int, heads: int, causal: int, dim: int = 128) -> dict[str, Any]:
+    return {"b": b, "sq": n, "skv": n, "heads": heads, "kv_heads": 8, "dim": dim, "causal": causal}
 
 
 def _resampling() -> Iterator[tuple[str, dict[str, Any]]]:
