@@ -158,6 +158,8 @@ UNIT(imad, NUMBER, "mad.lo.u32 %0, %0, %1, %2;")
 UNIT(mufu_ex2, NUMBER, "ex2.approx.ftz.f32 %0, %0;")
 UNIT(mufu_rcp, NUMBER, "rcp.approx.ftz.f32 %0, %0;\nadd.rn.f32 %0, %0, %1;")
 UNIT(fmnmx, NUMBER, "max.f32 %0, %0, %1;")
+UNIT(vimnmx3, NUMBER, "max.s32 %0, %0, %1;\nmax.s32 %0, %0, %2;")
+UNIT(weight, NUMBER, "fma.rn.f32 t, %0, %1, %2;\nex2.approx.ftz.f32 t, t;\nadd.rn.f32 %0, %0, t;")
 UNIT(f2fp_bf16x2, NUMBER, "cvt.rn.bf16x2.f32 %0, %0, %1;")
 UNIT(cvt_e4m3x2, NUMBER, "cvt.u16.u32 l, %0;\ncvt.rn.f16x2.e4m3x2 %0, l;")
 UNIT(hfma2, NUMBER, "fma.rn.f16x2 %0, %0, %1, %2;")
@@ -229,6 +231,20 @@ __global__ void mbarrier_round_trips(Span* spans, int turns) {
     if (lane == 0) arrive(&barriers[1 - warp]);
     if (warp == 0) wait(&barriers[0], turn & 1);
   }
+  tell(spans, begin, clocks(), nanoseconds() - ns);
+}
+
+// Waits for a phase that is complete.
+__global__ void passed_waits(Span* spans, int turns) {
+  __shared__ u64 barrier;
+  init_barrier(&barrier, 1);
+  barriers_visible();
+  arrive(&barrier);
+  const u64 ns = nanoseconds(), begin = clocks();
+#pragma unroll 1
+  for (int turn = 0; turn < turns; turn++)
+#pragma unroll
+    for (int i = 0; i < 16; i++) wait(&barrier, 0);
   tell(spans, begin, clocks(), nanoseconds() - ns);
 }
 
@@ -713,6 +729,7 @@ void add_hand_over(const std::string& name, PlainKernel kernel, const Shape& sha
 
 void add_hand_overs() {
   add_hand_over("hand_mbarrier", mbarrier_round_trips, {1, 64}, 2);
+  add_hand_over("hand_passed", passed_waits, {1, 1}, 16);
   for (int warps : {2, 4, 8, 16})
     add_hand_over("hand_bar_sync_" + std::to_string(warps) + "warps", block_barriers, {1, 32 * warps}, 16);
   for (int ctas : {2, 8}) {
@@ -982,7 +999,7 @@ void add_all() {
   add_tensor_cores();
 #define ADD_UNIT(name) add_unit<units::name>(#name);
   ADD_UNIT(ffma) ADD_UNIT(fadd) ADD_UNIT(iadd3) ADD_UNIT(lop3) ADD_UNIT(imad) ADD_UNIT(mufu_ex2) ADD_UNIT(mufu_rcp)
-  ADD_UNIT(fmnmx) ADD_UNIT(f2fp_bf16x2) ADD_UNIT(cvt_e4m3x2) ADD_UNIT(hfma2) ADD_UNIT(shfl_bfly) ADD_UNIT(vote)
+  ADD_UNIT(fmnmx) ADD_UNIT(vimnmx3) ADD_UNIT(weight) ADD_UNIT(f2fp_bf16x2) ADD_UNIT(cvt_e4m3x2) ADD_UNIT(hfma2) ADD_UNIT(shfl_bfly) ADD_UNIT(vote)
   ADD_UNIT(redux) ADD_UNIT(lds_32) ADD_UNIT(lds_128) ADD_UNIT(ldmatrix_x4) ADD_UNIT(atoms_add) ADD_UNIT(sts_128)
   ADD_UNIT(stmatrix_x4)
   add_hand_overs();

@@ -94,7 +94,8 @@ NAMES = {
         "mufu_rcp: each "
         "with an FADD, or ptxas would drop them. vote: each with an ISETP. redux: each with the move out "
         "of its "
-        "uniform register. hfma2: every second one is HFMA2.MMA. lds_32, lds_128, atoms_add, sts_128: a "
+        "uniform register. weight: an FFMA, an exponential and an FADD, as for a weight of a softmax. "
+        "hfma2: every second one is HFMA2.MMA. lds_32, lds_128, atoms_add, sts_128: a "
         "lane's own "
         "word or 16 bytes beside its neighbours'; ldmatrix_x4, stmatrix_x4: 32 rows of 16 bytes side "
         "by side. "
@@ -107,6 +108,7 @@ NAMES = {
     ),
     r"hand_mbarrier": "clocks from an arrival on an mbarrier by one warp to its waiting warp's own arrival: "
     "half a round trip",
+    r"hand_passed": "clocks of a wait for an mbarrier whose phase is complete, by one thread",
     r"hand_bar_sync_\d+warps": "clocks of a bar.sync of so many warps that do nothing else",
     r"hand_cluster_barrier_\d+ctas(_relaxed)?": (
         "clocks of barrier.cluster.arrive (release, or relaxed) and .wait of so many CTAs of 4 warps"

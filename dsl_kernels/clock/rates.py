@@ -55,7 +55,8 @@ class Rates:
         sm_bytes: the most bytes that one SM gets from the L2.
         hbm_bytes, l2_bytes: bytes that HBM and the L2 deliver to all SMs.
         hbm_latency, l2_latency: of a load; a bulk copy takes `bulk_latency` more, a cp.async `copy_latency`
-        more. hand_over: from an arrival at an mbarrier until the waiting warp runs. meet: a named barrier.
+        more. hand_over: from an arrival at an mbarrier until the waiting warp runs. passed: of a wait for an
+        mbarrier whose phase is complete. meet: a named barrier.
         message: to another CTA of the cluster, from the stores until the waiting warp runs. cluster,
         cluster_relaxed: a cluster barrier that orders memory, and one that does not. grid: a message to
         another CTA of the grid. stall, dense_stall: clocks per instruction of a warp that runs alone: of any
@@ -93,6 +94,7 @@ class Rates:
     bulk_latency: float
     copy_latency: float
     hand_over: float
+    passed: float
     meet: float
     message: float
     cluster: float
@@ -204,6 +206,7 @@ def hopper() -> dict[str, Rate]:
         "bulk_latency": seen("fetch_bulk_1k_l2", "fetch_ld_global_l2", loaded=2.0),
         "copy_latency": seen("fetch_cp_async_l2", "fetch_ld_global_l2", loaded=2.0),
         "hand_over": seen("hand_mbarrier"),
+        "passed": Rate(43, "hand_passed on one H200, 2026-12-01", item="^hand_passed$"),
         "meet": seen("hand_bar_sync_4warps", loaded=2.0),
         "message": seen("hand_st_async"),
         "cluster": seen("hand_cluster_barrier_2ctas"),

@@ -176,10 +176,14 @@ class Walker:
         slots = max(1.0, work.slots) * self.sm.spelled
         pieces = max(1, math.ceil(slots / QUANTUM))
         alone = work.dense * self.rates.dense_stall + max(0.0, slots - work.dense) * self.rates.stall
+        # A warp issues in order: it begins its next exponential when the unit is free. Two instructions of a
+        # weight, its product and its sum, pass meanwhile (`unit_weight_1warps` of benchmarks/clock_rates.py).
+        lanes = 32 * SCHEDULERS
+        alone += work.mufu * max(0.0, lanes / self.rates.mufu - 2 * self.rates.dense_stall)
         busy = slots / pieces * self.deep
         ready_after = max(busy, (max(slots, alone / self.deep) + work.chain) / pieces)
-        mufu = work.mufu / pieces * 32 * SCHEDULERS / self.rates.mufu * self.deep
-        alu = work.alu / pieces * 32 * SCHEDULERS / self.rates.alu * self.deep
+        mufu = work.mufu / pieces * lanes / self.rates.mufu * self.deep
+        alu = work.alu / pieces * lanes / self.rates.alu * self.deep
         tensor = work.tensor / pieces / self.rates.tensor_columns * self.deep
         port = self.warps * 128 / self.rates.shared_bytes / pieces
         shared, lines = work.shared * port, work.lines * port
@@ -435,7 +439,8 @@ class Walker:
 
     def _pipeline_op(self, s: t.PipelineOp) -> Steps:
         ring, use = self.cta.rings[s.slot.pipeline.name], self.value(s.slot.use)
-        yield from self.slots(OF_WAIT if s.kind in ("acquire", "wait", "drain") else OF_ARRIVAL)
+        waits = s.kind in ("acquire", "wait", "drain")
+        yield from self.issue(Work(OF_WAIT, chain=self.rates.passed) if waits else Work(OF_ARRIVAL))
         if use is None:
             return
         if s.kind in ("acquire", "drain") and use >= ring.pipe.stages:

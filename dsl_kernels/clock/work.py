@@ -495,10 +495,11 @@ def _spelled(call: t.Call, schedule: Schedule) -> Work:
                 share = schedule.role(buffer.role).warps * WARP if buffer.role and not buffer.private else 1
                 registers.append(buffer.per_thread or buffer.stage_elements // share)
     slots, mufu, columns = _LEAVES.get(call.leaf.name, (1.0, 0, 0))
+    packs = call.leaf.name in ("round_to", "pack_to")
     # With scores of several queries, weigh_one works only on those that it has weights for.
     of = min if call.leaf.name == "weigh_one" else max
     count = of((size for size in registers if size > 1), default=1)
     return Work(
-        slots=4 + slots * count, dense=slots * count, mufu=mufu * count, tensor=columns * count,
-        chain=30.0 if columns else 0.0,
+        slots=4 + slots * count, dense=slots * count, alu=slots * count if packs else 0.0, mufu=mufu * count,
+        tensor=columns * count, chain=30.0 if columns else 0.0,
     )  # fmt: skip
