@@ -383,10 +383,10 @@ def test_a_rate_that_turns_a_choice_is_named_with_what_measures_it(monkeypatch):
     known = {
         name: rate._replace(best=rate.value, worst=rate.value) for name, rate in rates.blackwell().items()
     }
-    unsure = rates.Rate(known["bulk_latency"].value, "somebody said so", 20.0, 9000.0, "^fetch_bulk_1k_l2$")
+    unsure = rates.Rate(known["bulk_latency"].value, "somebody said so", 20.0, 10000.0, "^fetch_bulk_1k_l2$")
     monkeypatch.setattr(rates, "blackwell", lambda: {**known, "bulk_latency": unsure})
     (doubt,) = interval.doubts(call, [plain, pair])
-    assert (doubt.rate, doubt.end, doubt.chosen) == ("bulk_latency", 9000.0, plain.id)
+    assert (doubt.rate, doubt.end, doubt.chosen) == ("bulk_latency", 10000.0, plain.id)
     assert (doubt.item, doubt.source) == (unsure.item, unsure.source) and doubt.faster > 1.5
     printed = CliRunner().invoke(
         app, ["explain", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
