@@ -663,6 +663,14 @@ CHANGE_PLACES = {
         "dense attention, bf16, causal, 2 x 3000, 24 heads on 8", "flash-attn-4",
         "those were of a variant with fewer rows a CTA, whose copies paced it ([GQA](log/gqa.md))",
     ),
+    **{
+        f"gqa_forward bf16 b=4 sq=4096 skv=4096 heads=64 kv_heads=8 dim=64 causal={causal}": (
+            f"dense attention, bf16, {'causal' if causal else 'full'}, 4 x 4096, 64 heads of 64 elements",
+            "flash-attn-4",
+            "tiles of 112 keys, for 128 now ([GQA](log/gqa.md#heads-of-64-elements-2026-12-01))",
+        )
+        for causal in (0, 1)
+    },
 }  # fmt: skip
 
 

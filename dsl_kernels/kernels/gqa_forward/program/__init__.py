@@ -39,7 +39,7 @@ from . import blackwell, hopper
 KNOBS = (
     Knob("dtype", "", ((*DTYPES,),), "dtype of queries, keys, values and output"),
     Knob("dim", "d", ((128, 64),), "elements of a head"),
-    Knob("tile", "n", ((128, 160, 80, 64, 112), (96,)), "keys per tile"),
+    Knob("tile", "n", ((128, 160, 80, 64), (96,)), "keys per tile"),
     Knob("stages", "st", ((2, 4, 3),), "tiles of keys, and of values, in flight"),
     Knob("order", "o", ((0, 1),), "1: the warpgroups take turns at issuing products", archs=("sm_90a",)),
     Knob("cluster", "c", ((1, 2),), "CTAs that share tiles of keys and values"),

@@ -82,10 +82,20 @@ def overlaps(k: SimpleNamespace) -> bool:
     return k.ablation == "none" and (k.groups > 2 or not k.order)
 
 
+def packs(k: SimpleNamespace) -> bool:
+    """Whether weights are packed by inline PTX.
+
+    CuTe DSL carries a vector of a power of two of bfloat16 around the loop whole. With three warpgroups there
+    are no registers for its copy, and ptxas then waits after every product.
+    """
+    return k.dtype == "bf16" and k.groups > 2 and k.tile & (k.tile - 1) == 0
+
+
 @recorded
 def _attend(m: Recorder, s: Work) -> None:
     """Hopper: a warpgroup has the scores, softmax and result of its 64 rows, all in registers."""
     top, total, soft = s.top, s.total, m.k.ablation != "nosoftmax"
+    round_weights = fragment.pack_to if packs(m.k) else fragment.round_to
     scale = s.sm_scale * LOG2_E
     first_row = inline(m.replica * GROUP_ROWS if m.k.groups > 1 else 0)
     done: Int32 = 0
@@ -136,7 +146,7 @@ def _attend(m: Recorder, s: Work) -> None:
                 leaf.finish_weights(m)
             if m.k.ablation != "nooverlap":
                 values.release()
-            fragment.round_to(m, s.weights, s.scores)
+            round_weights(m, s.weights, s.scores)
             if soft:
                 leaf.rescale_rows(m, s.acc, s.factor)
 
@@ -154,7 +164,7 @@ def _attend(m: Recorder, s: Work) -> None:
             s.v.reader.wait(done + i).release()
         score(others).release()
         softmax(others, True)
-        fragment.round_to(m, s.weights, s.scores)
+        round_weights(m, s.weights, s.scores)
         # The last tiles come first. Some row does not see these whole.
         whole = inline(minimum(s.skv, s.seen + (first_row + 1)) // m.k.tile)
         masked: Int32 = maximum(others + 1, s.tiles - whole)

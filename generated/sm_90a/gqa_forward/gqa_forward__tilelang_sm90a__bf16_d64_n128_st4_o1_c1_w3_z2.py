@@ -1,7 +1,7 @@
-"""gqa_forward__tilelang_sm90a__bf16_d64_n112_st4_o1_c1_w3_z2
+"""gqa_forward__tilelang_sm90a__bf16_d64_n128_st4_o1_c1_w3_z2
 
 Generated from dsl_kernels/kernels/gqa_forward and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
-edit those, not this file. Knobs: dtype=bf16, dim=64, tile=112, stages=4, order=1, cluster=1, groups=3, lazy=2.
+edit those, not this file. Knobs: dtype=bf16, dim=64, tile=128, stages=4, order=1, cluster=1, groups=3, lazy=2.
 
   load           attend
   warps 12..15   warps 0..11
@@ -14,11 +14,11 @@ roles
   load       threads 384..511, 32 registers  queries, keys and values
 buffers
   q_s        192x64 bfloat16, shared, 128-byte swizzle
-  k_s        4 stages of 112x64 bfloat16, shared, 128-byte swizzle
-  v_s        4 stages of 112x64 bfloat16, shared, 128-byte swizzle
+  k_s        4 stages of 128x64 bfloat16, shared, 128-byte swizzle
+  v_s        4 stages of 128x64 bfloat16, shared, 128-byte swizzle
   o_s        192x64 bfloat16, shared, 128-byte swizzle
-  scores     64x112 float32, registers of attend
-  weights    64x112 bfloat16, registers of attend
+  scores     64x128 float32, registers of attend
+  weights    64x128 bfloat16, registers of attend
   acc        64x64 float32, registers of attend
   top        64 float32, registers of attend
   total      128x2 float32, registers of attend
@@ -31,18 +31,18 @@ pipelines
     empty x12: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   k: load (bulk) ==[k_s: 4-slot ring]==> attend (wgmma)
-    full  x1, 14336 bytes: load arrive + expect bytes
+    full  x1, 16384 bytes: load arrive + expect bytes
       attend: wait full
     empty x12: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   v: load (bulk) ==[v_s: 4-slot ring]==> attend (wgmma)
-    full  x1, 14336 bytes: load arrive + expect bytes
+    full  x1, 16384 bytes: load arrive + expect bytes
       attend: wait full
     empty x12: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   in turn issue: attend -> attend 1 -> attend 2 -> ...
   named barrier staged: attend
-totals: 512 threads, 163984 of 232448 bytes of shared memory, grid (ctas, 1)
+totals: 512 threads, 180368 of 232448 bytes of shared memory, grid (ctas, 1)
 """
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
@@ -53,7 +53,7 @@ from dsl_kernels.kernels.gqa_forward import tilelang as leaf
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 DIM = 64  # elements of a head
-TILE = 112  # keys per tile
+TILE = 128  # keys per tile
 STAGES = 4  # tiles of keys, and of values, in flight
 GROUPS = 3  # warpgroups of 64 query rows each
 ROWS = 192
@@ -243,8 +243,8 @@ def attend(
     k_empty, v_full, v_empty, cta, blocks, bundles, items: T.Ref, shift: T.Ref, thread, replica
 ):
     """64 rows each: products, softmax, epilogue."""
-    scores = T.alloc_local((56,), "float32")
-    weights = T.alloc_local((56,), "bfloat16")
+    scores = T.alloc_local((64,), "float32")
+    weights = T.alloc_local((64,), "bfloat16")
     acc = T.alloc_local((32,), "float32")
     top = T.alloc_local((2,), "float32")
     total = T.alloc_local((2,), "float32")
@@ -290,7 +290,7 @@ def attend(
                 T.mbarrier_arrive(v_empty[(done + i) % STAGES])
         T.mbarrier_wait_parity(k_full[(done + others) % STAGES], ((done + others) // STAGES) & 1)
         # S = Q K^T
-        T.warpgroup_fence_operand(scores, num_regs=56)
+        T.warpgroup_fence_operand(scores, num_regs=64)
         T.warpgroup_arrive()
         wgmma.multiply(
             scores, wgmma.operand(q_s, 0, replica * GROUP_ROWS, 0, "k", 128, "bfloat16"),
@@ -298,16 +298,16 @@ def attend(
             "bfloat16", True, narrow=True
         )
         T.warpgroup_commit_batch()
-        T.warpgroup_fence_operand(scores, num_regs=56)
+        T.warpgroup_fence_operand(scores, num_regs=64)
         T.wait_wgmma(0)
-        T.warpgroup_fence_operand(scores, num_regs=56)
+        T.warpgroup_fence_operand(scores, num_regs=64)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(k_empty[(done + others) % STAGES])
         hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
         online_softmax_lazily_unseen(scores, top, total, factor, limit, scale)
-        # Every element in the dtype of the target, which the next product may take as its A.
-        fragment.round_to(weights, scores)
+        # `round_to` bfloat16 at this very place: no compiler moves it behind the fence before the product.
+        fragment.pack_to(weights, scores)
         masked = T.alloc_var(
             "int32",
             init=T.max(
@@ -318,7 +318,7 @@ def attend(
             T.call_extern("handle", "sync::take_turn", replica + (1 + GROUPS), 256)
             T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
             # S = Q K^T
-            T.warpgroup_fence_operand(scores, num_regs=56)
+            T.warpgroup_fence_operand(scores, num_regs=64)
             T.warpgroup_arrive()
             wgmma.multiply(
                 scores, wgmma.operand(q_s, 0, replica * GROUP_ROWS, 0, "k", 128, "bfloat16"),
@@ -326,10 +326,10 @@ def attend(
                 "bfloat16", True, narrow=True
             )
             T.warpgroup_commit_batch()
-            T.warpgroup_fence_operand(scores, num_regs=56)
+            T.warpgroup_fence_operand(scores, num_regs=64)
             T.mbarrier_wait_parity(v_full[(done + (i - 1)) % STAGES], ((done + (i - 1)) // STAGES) & 1)
             # O += P V
-            T.warpgroup_fence_operand(weights, num_regs=28)
+            T.warpgroup_fence_operand(weights, num_regs=32)
             T.warpgroup_fence_operand(acc, num_regs=32)
             T.warpgroup_arrive()
             wgmma.multiply_registers(
@@ -338,10 +338,10 @@ def attend(
             )
             T.warpgroup_commit_batch()
             T.warpgroup_fence_operand(acc, num_regs=32)
-            T.warpgroup_fence_operand(weights, num_regs=28)
+            T.warpgroup_fence_operand(weights, num_regs=32)
             T.call_extern("handle", "sync::pass_turn", T.truncmod(replica + 1, 3) + (1 + GROUPS), 256)
             T.wait_wgmma(1)
-            T.warpgroup_fence_operand(scores, num_regs=56)
+            T.warpgroup_fence_operand(scores, num_regs=64)
             T.warpgroup_fence_operand(acc, num_regs=32)
             T.sync_warp()
             if T.shuffle_elect(32):
@@ -354,13 +354,13 @@ def attend(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(v_empty[(done + (i - 1)) % STAGES])
-            fragment.round_to(weights, scores)
+            fragment.pack_to(weights, scores)
             rescale_rows(acc, factor)
         for i in T.serial(masked, tiles):
             T.call_extern("handle", "sync::take_turn", replica + (1 + GROUPS), 256)
             T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
             # S = Q K^T
-            T.warpgroup_fence_operand(scores, num_regs=56)
+            T.warpgroup_fence_operand(scores, num_regs=64)
             T.warpgroup_arrive()
             wgmma.multiply(
                 scores, wgmma.operand(q_s, 0, replica * GROUP_ROWS, 0, "k", 128, "bfloat16"),
@@ -368,10 +368,10 @@ def attend(
                 "bfloat16", True, narrow=True
             )
             T.warpgroup_commit_batch()
-            T.warpgroup_fence_operand(scores, num_regs=56)
+            T.warpgroup_fence_operand(scores, num_regs=64)
             T.mbarrier_wait_parity(v_full[(done + (i - 1)) % STAGES], ((done + (i - 1)) // STAGES) & 1)
             # O += P V
-            T.warpgroup_fence_operand(weights, num_regs=28)
+            T.warpgroup_fence_operand(weights, num_regs=32)
             T.warpgroup_fence_operand(acc, num_regs=32)
             T.warpgroup_arrive()
             wgmma.multiply_registers(
@@ -380,10 +380,10 @@ def attend(
             )
             T.warpgroup_commit_batch()
             T.warpgroup_fence_operand(acc, num_regs=32)
-            T.warpgroup_fence_operand(weights, num_regs=28)
+            T.warpgroup_fence_operand(weights, num_regs=32)
             T.call_extern("handle", "sync::pass_turn", T.truncmod(replica + 1, 3) + (1 + GROUPS), 256)
             T.wait_wgmma(1)
-            T.warpgroup_fence_operand(scores, num_regs=56)
+            T.warpgroup_fence_operand(scores, num_regs=64)
             T.warpgroup_fence_operand(acc, num_regs=32)
             T.sync_warp()
             if T.shuffle_elect(32):
@@ -395,11 +395,11 @@ def attend(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(v_empty[(done + (i - 1)) % STAGES])
-            fragment.round_to(weights, scores)
+            fragment.pack_to(weights, scores)
             rescale_rows(acc, factor)
         T.mbarrier_wait_parity(v_full[(done + (tiles - 1)) % STAGES], ((done + (tiles - 1)) // STAGES) & 1)
         # O += P V
-        T.warpgroup_fence_operand(weights, num_regs=28)
+        T.warpgroup_fence_operand(weights, num_regs=32)
         T.warpgroup_fence_operand(acc, num_regs=32)
         T.warpgroup_arrive()
         wgmma.multiply_registers(
@@ -408,7 +408,7 @@ def attend(
         )
         T.warpgroup_commit_batch()
         T.warpgroup_fence_operand(acc, num_regs=32)
-        T.warpgroup_fence_operand(weights, num_regs=28)
+        T.warpgroup_fence_operand(weights, num_regs=32)
         T.wait_wgmma(1)
         T.sync_warp()
         if T.shuffle_elect(32):
@@ -525,7 +525,7 @@ def program():
     v_stride_h = T.dynamic("v_stride_h")
 
     @T.prim_func
-    def gqa_forward__tilelang_sm90a__bf16_d64_n112_st4_o1_c1_w3_z2(
+    def gqa_forward__tilelang_sm90a__bf16_d64_n128_st4_o1_c1_w3_z2(
         q: T.StridedTensor((b, sq, heads, 64), (q_stride_b, q_stride_s, q_stride_h, 1), "bfloat16"),
         k: T.StridedTensor((b, skv, kv_heads, 64), (k_stride_b, k_stride_s, k_stride_h, 1), "bfloat16"),
         v: T.StridedTensor((b, skv, kv_heads, 64), (v_stride_b, v_stride_s, v_stride_h, 1), "bfloat16"),
@@ -601,4 +601,4 @@ def program():
                         shift
                     )
 
-    return gqa_forward__tilelang_sm90a__bf16_d64_n112_st4_o1_c1_w3_z2
+    return gqa_forward__tilelang_sm90a__bf16_d64_n128_st4_o1_c1_w3_z2

@@ -1,7 +1,7 @@
-"""gqa_forward__cutedsl_sm90a__bf16_d64_n112_st4_o1_c1_w3_z2
+"""gqa_forward__cutedsl_sm90a__fp16_d64_n128_st4_o1_c1_w3_z2
 
 Generated from dsl_kernels/kernels/gqa_forward and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
-edit those, not this file. Knobs: dtype=bf16, dim=64, tile=112, stages=4, order=1, cluster=1, groups=3, lazy=2.
+edit those, not this file. Knobs: dtype=fp16, dim=64, tile=128, stages=4, order=1, cluster=1, groups=3, lazy=2.
 
   load           attend
   warps 12..15   warps 0..11
@@ -13,12 +13,12 @@ roles
   attend     threads 0..383, 160 registers  64 rows each: products, softmax, epilogue
   load       threads 384..511, 32 registers  queries, keys and values
 buffers
-  q_s        192x64 bfloat16, shared, 128-byte swizzle
-  k_s        4 stages of 112x64 bfloat16, shared, 128-byte swizzle
-  v_s        4 stages of 112x64 bfloat16, shared, 128-byte swizzle
-  o_s        192x64 bfloat16, shared, 128-byte swizzle
-  scores     64x112 float32, registers of attend
-  weights    64x112 bfloat16, registers of attend
+  q_s        192x64 float16, shared, 128-byte swizzle
+  k_s        4 stages of 128x64 float16, shared, 128-byte swizzle
+  v_s        4 stages of 128x64 float16, shared, 128-byte swizzle
+  o_s        192x64 float16, shared, 128-byte swizzle
+  scores     64x128 float32, registers of attend
+  weights    64x128 float16, registers of attend
   acc        64x64 float32, registers of attend
   top        64 float32, registers of attend
   total      128x2 float32, registers of attend
@@ -31,18 +31,18 @@ pipelines
     empty x12: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   k: load (bulk) ==[k_s: 4-slot ring]==> attend (wgmma)
-    full  x1, 14336 bytes: load arrive + expect bytes
+    full  x1, 16384 bytes: load arrive + expect bytes
       attend: wait full
     empty x12: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   v: load (bulk) ==[v_s: 4-slot ring]==> attend (wgmma)
-    full  x1, 14336 bytes: load arrive + expect bytes
+    full  x1, 16384 bytes: load arrive + expect bytes
       attend: wait full
     empty x12: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   in turn issue: attend -> attend 1 -> attend 2 -> ...
   named barrier staged: attend
-totals: 512 threads, 163984 of 232448 bytes of shared memory, grid (ctas, 1)
+totals: 512 threads, 180368 of 232448 bytes of shared memory, grid (ctas, 1)
 """
 import cutlass
 import cutlass.cute as cute
@@ -54,7 +54,7 @@ from dsl_kernels.kernels.gqa_forward import cutedsl as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 DIM = 64  # elements of a head
-TILE = 112  # keys per tile
+TILE = 128  # keys per tile
 STAGES = 4  # tiles of keys, and of values, in flight
 GROUPS = 3  # warpgroups of 64 query rows each
 ROWS = 192
@@ -66,24 +66,24 @@ STAGED_BARRIER = 1
 ATTEND_THREADS = 384
 PANEL = 64
 
-QK = wgmma.Product("bfloat16", GROUP_ROWS, TILE, DIM, "k", "k")
-PV = wgmma_register.Product("bfloat16", GROUP_ROWS, DIM, TILE, "k", "mn")
+QK = wgmma.Product("float16", GROUP_ROWS, TILE, DIM, "k", "k")
+PV = wgmma_register.Product("float16", GROUP_ROWS, DIM, TILE, "k", "mn")
 
 LAUNCH = Launch(
     operands=(
         Operand(
-            "q", "tensor", "bfloat16", ("b", "sq", "heads", "64"),
+            "q", "tensor", "float16", ("b", "sq", "heads", "64"),
             strides=("q_stride_b", "q_stride_s", "q_stride_h", "1")
         ),
         Operand(
-            "k", "tensor", "bfloat16", ("b", "skv", "kv_heads", "64"),
+            "k", "tensor", "float16", ("b", "skv", "kv_heads", "64"),
             strides=("k_stride_b", "k_stride_s", "k_stride_h", "1")
         ),
         Operand(
-            "v", "tensor", "bfloat16", ("b", "skv", "kv_heads", "64"),
+            "v", "tensor", "float16", ("b", "skv", "kv_heads", "64"),
             strides=("v_stride_b", "v_stride_s", "v_stride_h", "1")
         ),
-        Operand("out", "tensor", "bfloat16", ("b", "sq", "heads", "64"), written=True),
+        Operand("out", "tensor", "float16", ("b", "sq", "heads", "64"), written=True),
         Operand("lse", "tensor", "float32", ("b", "heads", "sq"), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("causal", "scalar", "int32"),
@@ -95,25 +95,25 @@ LAUNCH = Launch(
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
-            "q_map", "q", "BFLOAT16", global_dims=("64", "sq", "heads", "b"), global_strides=(
+            "q_map", "q", "FLOAT16", global_dims=("64", "sq", "heads", "b"), global_strides=(
                 "q_stride_s * 2", "q_stride_h * 2", "q_stride_b * 2"
             ),
             box=(PANEL, ROWS, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "k_map", "k", "BFLOAT16", global_dims=("64", "skv", "kv_heads", "b"), global_strides=(
+            "k_map", "k", "FLOAT16", global_dims=("64", "skv", "kv_heads", "b"), global_strides=(
                 "k_stride_s * 2", "k_stride_h * 2", "k_stride_b * 2"
             ),
             box=(PANEL, TILE, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "v_map", "v", "BFLOAT16", global_dims=("64", "skv", "kv_heads", "b"), global_strides=(
+            "v_map", "v", "FLOAT16", global_dims=("64", "skv", "kv_heads", "b"), global_strides=(
                 "v_stride_s * 2", "v_stride_h * 2", "v_stride_b * 2"
             ),
             box=(PANEL, TILE, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "out_map", "out", "BFLOAT16", global_dims=("64", "sq", "heads", "b"), global_strides=(
+            "out_map", "out", "FLOAT16", global_dims=("64", "sq", "heads", "b"), global_strides=(
                 "heads * 64 * 2", "64 * 2", "sq * heads * 64 * 2"
             ),
             box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1),
@@ -125,10 +125,10 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, ROWS * DIM], 1024]
-    k_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * DIM], 1024]
-    v_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * DIM], 1024]
-    o_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, ROWS * DIM], 1024]
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, ROWS * DIM], 1024]
+    k_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, STAGES * TILE * DIM], 1024]
+    v_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, STAGES * TILE * DIM], 1024]
+    o_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, ROWS * DIM], 1024]
     q_full: cute.struct.MemRange[Int64, 1]
     q_empty: cute.struct.MemRange[Int64, 1]
     k_full: cute.struct.MemRange[Int64, STAGES]
@@ -311,8 +311,7 @@ def attend(
     qk_b = QK.operand_b(k_s, TILE, DIM, STAGES, 128)
     pv_b = PV.operand_b(v_s, TILE, DIM, STAGES, 128)
     scores = QK.accumulators()
-    weights = cute.make_rmem_tensor(64, cutlass.BFloat16)
-    weights.fill(0)
+    weights = cute.make_rmem_tensor(64, cutlass.Float16)
     acc = PV.accumulators()
     top = cute.make_rmem_tensor(2, Float32)
     total = cute.make_rmem_tensor(2, Float32)
@@ -528,7 +527,7 @@ def load(
 
 
 @cute.kernel
-def gqa_forward__cutedsl_sm90a__bf16_d64_n112_st4_o1_c1_w3_z2(
+def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st4_o1_c1_w3_z2(
     q_map: cute.CopyAtom, q_map_coords: cute.Tensor, k_map: cute.CopyAtom, k_map_coords: cute.Tensor,
     v_map: cute.CopyAtom, v_map_coords: cute.Tensor, out_map: cute.CopyAtom, out_map_coords: cute.Tensor,
     q: cute.Pointer, k: cute.Pointer, v: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
@@ -598,11 +597,11 @@ def program(
     q_stride_b: Int32, q_stride_s: Int32, q_stride_h: Int32, skv: Int32, kv_heads: Int32, k_stride_b: Int32,
     k_stride_s: Int32, k_stride_h: Int32, v_stride_b: Int32, v_stride_s: Int32, v_stride_h: Int32
 ):
-    q_map, q_map_coords = boxes.strided_map(q, cutlass.BFloat16, (1, 1, ROWS, PANEL), True)
-    k_map, k_map_coords = boxes.strided_map(k, cutlass.BFloat16, (1, 1, TILE, PANEL), True)
-    v_map, v_map_coords = boxes.strided_map(v, cutlass.BFloat16, (1, 1, TILE, PANEL), True)
-    out_map, out_map_coords = boxes.store_map(out, cutlass.BFloat16, (1, 1, GROUP_ROWS, PANEL), True)
-    kernel = gqa_forward__cutedsl_sm90a__bf16_d64_n112_st4_o1_c1_w3_z2(
+    q_map, q_map_coords = boxes.strided_map(q, cutlass.Float16, (1, 1, ROWS, PANEL), True)
+    k_map, k_map_coords = boxes.strided_map(k, cutlass.Float16, (1, 1, TILE, PANEL), True)
+    v_map, v_map_coords = boxes.strided_map(v, cutlass.Float16, (1, 1, TILE, PANEL), True)
+    out_map, out_map_coords = boxes.store_map(out, cutlass.Float16, (1, 1, GROUP_ROWS, PANEL), True)
+    kernel = gqa_forward__cutedsl_sm90a__fp16_d64_n128_st4_o1_c1_w3_z2(
         q_map, q_map_coords, k_map, k_map_coords, v_map, v_map_coords, out_map, out_map_coords, q, k, v, out,
         lse, sm_scale, causal, ctas, abreast, b, sq, heads, q_stride_b, q_stride_s, q_stride_h, skv, kv_heads,
         k_stride_b, k_stride_s, k_stride_h, v_stride_b, v_stride_s, v_stride_h
