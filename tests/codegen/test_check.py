@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from codegen.check import RULES
-from codegen.sweep import Filter, backends, combinations, leaf_modules, sweep, unspelled
+from codegen.sweep import Filter, backends, combinations, leaf_modules, sweep, unfit, unspelled
 from dsl_kernels import programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.tile.lang import Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Space
@@ -143,6 +143,15 @@ def test_a_dsl_leaves_out_what_it_says_it_cannot_spell() -> None:
             calls = (s for part in text.parts.values() for s in walk(part) if isinstance(s, Call))
             assert {s.leaf.name for s in calls if s.leaf.text is None} <= spelled, instance.id
         assert not reason or len(kept) < sum(map(len, texts.values()))
+
+
+def test_a_dsl_leaves_out_knobs_that_it_declares_unfit() -> None:
+    for op, backend in product(programs.names(), backends()):
+        kept = [instance.knobs for instance in sweep(0, Filter(op=op, backend=backend)).kept]
+        for knobs in unfit(backend, op):
+            whole = [k for arch in ARCHS.values() for k in combinations(programs.get(op), arch, 0)]
+            assert any(knobs.items() <= k.items() for k in whole), f"{backend}: no {op} has {knobs}"
+            assert not any(knobs.items() <= k.items() for k in kept)
 
 
 def test_variant_ids_are_distinct_and_are_identifiers():
