@@ -13,8 +13,8 @@ PASS_CONFIGS = {
     "tl.enable_fast_math": True,
 }
 
-# Three warpgroups of 128 keys keep 64 scores, 32 weights and 32 results a thread, and eight numbers of an item
-# then spill.
+# Three warpgroups of 128 keys keep 64 scores, 32 weights and 32 results a thread, and eight numbers of an
+# item then spill.
 UNFIT = ({"dim": 64, "tile": 128, "groups": 3},)
 
 
