@@ -34,9 +34,8 @@ FUNCTIONS = ("floats", "scalars", "terms", "warps")
 """The modules of a DSL with the functions that the text of any leaf may call."""
 MOST_LEVELS = 9
 """A sweep level at which every knob takes all of its values."""
-UNSPELLED, UNFIT = "UNSPELLED", "UNFIT"
-"""In a file of leaves: the leaves that its DSL does not implement, and knobs with which its kernels spill. It
-skips schedules that call such a leaf or have such knobs."""
+UNSPELLED = "UNSPELLED"
+"""In a file of leaves, names the leaves that its DSL does not implement: it skips schedules that call one."""
 
 
 @dataclass(frozen=True)
@@ -163,32 +162,23 @@ def leaf_modules(
 
 def unspelled(backend: str, op: str) -> frozenset[str]:
     """Leaves of an operation that a DSL declares it does not implement."""
-    return frozenset(_declared(backend, op, UNSPELLED))
-
-
-def unfit(backend: str, op: str) -> tuple[dict[str, Any], ...]:
-    """Knobs of an operation with which a DSL declares that its kernels are not worth having."""
-    return _declared(backend, op, UNFIT)
-
-
-def _declared(backend: str, op: str, name: str) -> tuple[Any, ...]:
-    """A constant of a DSL's files for an operation, which are not imported."""
     trees = [ast.parse(path.read_text()) for path in leaf_files(backend, op)]
     declared = [
         node.value
         for tree in trees
         for node in tree.body
-        if isinstance(node, ast.Assign) and [t.id for t in node.targets if isinstance(t, ast.Name)] == [name]
+        if isinstance(node, ast.Assign)
+        and [t.id for t in node.targets if isinstance(t, ast.Name)] == [UNSPELLED]
     ]
-    return tuple(each for value in declared for each in ast.literal_eval(value))
+    return frozenset(name for value in declared for name in ast.literal_eval(value))
 
 
 def _can_spell(backend: str, program: TileProgram, arch: ArchSpec, knobs: Mapping[str, Any]) -> bool:
-    """Whether a DSL declares neither the knobs unfit nor a leaf that the schedule calls missing.
+    """Whether a schedule calls no leaf that its DSL declares missing, and has no knobs that are unfit for it.
 
     Any other missing leaf is an error.
     """
-    if any(of.items() <= knobs.items() for of in unfit(backend, program.op)):
+    if any(of.items() <= knobs.items() for of in policies.get(program.op).unfit.get(backend, ())):
         return False
     lacking = unspelled(backend, program.op)
     if not lacking:
@@ -246,7 +236,7 @@ def combinations(program: TileProgram, arch: ArchSpec, level: int) -> Iterator[d
 def sweep(level: int = 0, only: Filter = Filter()) -> Sweep:
     """All instances at `level` that pass `only`, checked against their architectures.
 
-    A DSL without leaves of an operation is skipped, as are schedules that it declares unfit or that call a
+    A DSL without leaves of an operation is skipped, as are schedules that are unfit for it or that call a
     leaf which it declares missing.
     """
     only.validate()

@@ -535,6 +535,7 @@ class Policy:
             dims.
         useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling
             it a violation.
+        unfit: DSL -> knobs with which its kernels spill; it goes without those that have them.
     """
 
     bucket: Callable[[str, Mapping[str, int]], dict[str, int]] = lambda form, dims: dict(dims)
@@ -548,6 +549,7 @@ class Policy:
         LaunchPlan()
     )
     useful: Callable[[SimpleNamespace, ArchSpec, int], bool] = lambda k, arch, level: True
+    unfit: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
 
 
 # A body is called with a recorder; a role's body also with the State that the start returns.

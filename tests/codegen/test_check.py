@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 
 from codegen.check import RULES
-from codegen.sweep import Filter, backends, combinations, leaf_modules, sweep, unfit, unspelled
-from dsl_kernels import programs
+from codegen.sweep import Filter, backends, combinations, leaf_modules, sweep, unspelled
+from dsl_kernels import policies, programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.tile.lang import Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Space
 from dsl_kernels.tile.text import Call, walk
@@ -145,10 +145,12 @@ def test_a_dsl_leaves_out_what_it_says_it_cannot_spell() -> None:
         assert not reason or len(kept) < sum(map(len, texts.values()))
 
 
-def test_a_dsl_leaves_out_knobs_that_it_declares_unfit() -> None:
-    for op, backend in product(programs.names(), backends()):
-        kept = [instance.knobs for instance in sweep(0, Filter(op=op, backend=backend)).kept]
-        for knobs in unfit(backend, op):
+def test_a_dsl_leaves_out_knobs_that_are_unfit_for_it() -> None:
+    for op in programs.names():
+        unfit = policies.get(op).unfit
+        assert set(unfit) <= set(backends())
+        for backend, knobs in ((dsl, knobs) for dsl, each in unfit.items() for knobs in each):
+            kept = [instance.knobs for instance in sweep(0, Filter(op=op, backend=backend)).kept]
             whole = [k for arch in ARCHS.values() for k in combinations(programs.get(op), arch, 0)]
             assert any(knobs.items() <= k.items() for k in whole), f"{backend}: no {op} has {knobs}"
             assert not any(knobs.items() <= k.items() for k in kept)

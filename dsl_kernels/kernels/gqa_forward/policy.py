@@ -55,5 +55,9 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
 
 
 POLICY = Policy(
-    bucket=bucket_of("b", "sq", "skv", "heads", "kv_heads", "dim", "causal"), launch=launch, useful=useful
+    bucket=bucket_of("b", "sq", "skv", "heads", "kv_heads", "dim", "causal"),
+    launch=launch,
+    useful=useful,
+    # 64 scores, 32 weights and 32 results a thread; eight numbers of an item then spill.
+    unfit={"tilelang": ({"dim": 64, "tile": 128, "groups": 3},)},
 )

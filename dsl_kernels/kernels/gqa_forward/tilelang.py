@@ -13,10 +13,6 @@ PASS_CONFIGS = {
     "tl.enable_fast_math": True,
 }
 
-# Three warpgroups of 128 keys keep 64 scores, 32 weights and 32 results a thread, and eight numbers of an
-# item then spill.
-UNFIT = ({"dim": 64, "tile": 128, "groups": 3},)
-
 
 def ceildiv(count, size):
     """The ceiling of count / size, both not negative. Unsigned division needs no correction of signs."""
