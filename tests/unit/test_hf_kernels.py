@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from dsl_kernels import ops
 from dsl_kernels.cli import app
 from dsl_kernels.errors import InvalidArgumentError
-from dsl_kernels.integrations import hf_kernels
 from dsl_kernels.problems.layouts import pack_index_keys
+from dsl_kernels_lab import hf_kernels
 
 # torch and the one package on which `kernels` lets a CUDA kernel depend, with what these or `kernels` itself
 # install.

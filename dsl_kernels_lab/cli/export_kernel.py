@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import _output as out
+from dsl_kernels.cli import _output as out
 
 app = typer.Typer()
 
@@ -18,7 +18,7 @@ def write(
     as_json: out.Json = False,
 ) -> None:
     """Write the operations as a kernel of Hugging Face `kernels`: CuTe DSL alone, with the library inside."""
-    from ..integrations import hf_kernels
+    from .. import hf_kernels
 
     made = hf_kernels.export(folder)
     summary = {"folder": made.folder, "id": made.id, "files": made.files, "bytes": made.bytes}

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
-from .. import __version__, ops, variants
-from ..errors import InvalidArgumentError
-from ..manifest import MANIFEST, text_of
+import dsl_kernels
+from dsl_kernels import __version__, ops, variants
+from dsl_kernels.errors import InvalidArgumentError
+from dsl_kernels.manifest import MANIFEST, text_of
 
 NAME, VARIANT, BACKEND = "dsl-kernels", "torch-cuda", "cutedsl"
 # Major version of the exported functions; in the convention of `kernels`, 0 may still change.
@@ -40,7 +41,7 @@ _LEFT_OUT = (
     "runtime/worker.py",
 )
 _SUFFIXES = (".py", ".json")
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(dsl_kernels.__file__).resolve().parent
 _ABSOLUTE = re.compile(rf"^(\s*)from {_PACKAGE.name}((?:\.\w+)*) import ", re.MULTILINE)
 
 _START = '''\
