@@ -19,7 +19,7 @@ from .work import Work
 
 MOST_CTAS = 3
 """How many CTAs, one after another, are walked; each further one counts as long as the last of these."""
-MOST_USES, WHOLE = 64, 160
+MOST_USES, WHOLE = 64, 400
 """How many uses of a CTA's busiest ring are walked; further uses come at the pace of the second half of
 these. A CTA with at most `WHOLE` uses is walked to its end, so that its time includes its epilogue."""
 QUERIES = 3
