@@ -999,7 +999,8 @@ void add_all() {
   add_tensor_cores();
 #define ADD_UNIT(name) add_unit<units::name>(#name);
   ADD_UNIT(ffma) ADD_UNIT(fadd) ADD_UNIT(iadd3) ADD_UNIT(lop3) ADD_UNIT(imad) ADD_UNIT(mufu_ex2) ADD_UNIT(mufu_rcp)
-  ADD_UNIT(fmnmx) ADD_UNIT(vimnmx3) ADD_UNIT(weight) ADD_UNIT(f2fp_bf16x2) ADD_UNIT(cvt_e4m3x2) ADD_UNIT(hfma2) ADD_UNIT(shfl_bfly) ADD_UNIT(vote)
+  ADD_UNIT(fmnmx) ADD_UNIT(vimnmx3) ADD_UNIT(weight) ADD_UNIT(f2fp_bf16x2) ADD_UNIT(cvt_e4m3x2) ADD_UNIT(hfma2)
+  ADD_UNIT(shfl_bfly) ADD_UNIT(vote)
   ADD_UNIT(redux) ADD_UNIT(lds_32) ADD_UNIT(lds_128) ADD_UNIT(ldmatrix_x4) ADD_UNIT(atoms_add) ADD_UNIT(sts_128)
   ADD_UNIT(stmatrix_x4)
   add_hand_overs();
