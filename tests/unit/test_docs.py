@@ -115,7 +115,7 @@ def test_the_table_of_formats_names_each_with_its_heads() -> None:
 def test_the_page_of_commands_names_those_of_the_laboratory() -> None:
     text = (ROOT / "docs" / "reference" / "commands.md").read_text()
     (told,) = re.findall(r"the distribution `dsl_kernels_lab`: (.*?)\.", text)
-    assert tuple(re.findall(r"`(\w+)`", told)) == laboratory.COMMANDS
+    assert tuple(re.findall(r"`([\w-]+)`", told)) == laboratory.COMMANDS
 
 
 def test_tables_excerpts_and_pictures_are_in_step() -> None:
