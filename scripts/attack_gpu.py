@@ -5,7 +5,7 @@
 Threads that share a stream or a workspace, caches that change at the same address, misaligned operands,
 process-wide defaults and modes, fake tensors, block tables of every page count. Each attack runs in a process
 of its own, as a GPU fault ends its CUDA context; all of them run at once. Variants must be compiled
-beforehand (`make warmup`, or DSL_KERNELS_BUNDLE_DIR).
+beforehand (`python -m dsl_kernels warmup`, or DSL_KERNELS_BUNDLE_DIR).
 """
 
 from __future__ import annotations

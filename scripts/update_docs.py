@@ -14,7 +14,7 @@ import inspect
 import json
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise, permutations, product
@@ -399,7 +399,7 @@ def dsl_lines() -> str:
 
 
 def dsl_builds() -> str:
-    """Medians over the builds of each operation, architecture and DSL."""
+    """Medians over the builds of each operation, architecture and DSL, and what has no present record."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     records = record_builds.builds()
     for v in variants.variants():
@@ -415,7 +415,14 @@ def dsl_builds() -> str:
         "op", "arch", "DSL", "variants", "seconds", "registers", "shared bytes", "PTX instructions",
         "SASS instructions",
     )  # fmt: skip
-    return table(columns, rows)
+    every = Counter(v.op for v in variants.variants())
+    missing = Counter(v.op for v in variants.variants() if v.id not in records)
+    left_out = [
+        f"`{op}`" if count == every[op] else f"{count} of {every[op]} variants of `{op}`"
+        for op, count in sorted(missing.items())
+    ]
+    told = f"\n\nLeft out, without a record of their present source: {', '.join(left_out)}."
+    return table(columns, rows) + (told if left_out else "")
 
 
 def number(value: float | None) -> str:
