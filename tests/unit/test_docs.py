@@ -83,10 +83,12 @@ def documented_codes() -> set[str]:
     return set(re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE))
 
 
-def test_the_example_of_a_decode_step_runs_on_a_cpu() -> None:
-    (block,) = [b for b in python_blocks(ROOT / "docs" / "operations.md") if "import torch" in b]
+def test_the_examples_of_operations_run_on_a_cpu() -> None:
+    """The second example goes on from the first."""
+    step, beside = python_blocks(ROOT / "docs" / "operations.md")
+    assert "gqa_forward(" in beside and "resample_trajectories(" in beside
     done = subprocess.run(
-        [sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", step + beside], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("chosen by") == 3

@@ -154,6 +154,7 @@ ASKED = {
     "how does a barrier of attention come about": "docs/barriers.md",
     "how do I add an operation": "docs/new_kernel.md",
     "what is slower than a peer, and why": "docs/performance.md",
+    "how exact is each operation": "docs/operations.md#what-is-exact",
     "my result is wrong: what do I look at and report": "docs/errors.md#a-wrong-result",
     "what does a call cost on the host, and a cold start": "docs/bundles.md#cost-on-the-host-and-cold-start",
     "I have a B200: what do I run and send": "docs/b200.md",
