@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from dsl_kernels.env import cache_root
 from dsl_kernels.errors import CacheError, CompileError, ToolchainError
-from dsl_kernels.runtime import sources, toolkit
+from dsl_kernels.runtime import sources, storage, toolkit
 from dsl_kernels.runtime.artifact import Artifact
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -28,9 +28,30 @@ _FROM = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n;
 _IMPORT = re.compile(r"^[ \t]*import[ \t]+([^\n;]+)", re.MULTILINE)
 
 
+# Variables that change CuTe DSL's code. Not in its backend: that text is in every key, which would change.
+_CUTE = (
+    "ARCH", "AUTO_M2S", "COMPILER_BACKEND", "COMPILER_OPT", "DEBUG", "DRYRUN", "ENABLE_ASSERTIONS",
+    "ENABLE_PYIR", "ENABLE_TVM_FFI", "LINEINFO", "LOC_TRACEBACKS", "TOLERATE_M2M", "WARNINGS_AS_ERRORS",
+)  # fmt: skip
+
+
 def place_cache(variable: str, folder: str) -> None:
     """Put a DSL's own cache below our root, unless the user has set it; before the DSL is imported."""
-    os.environ.setdefault(variable, str(cache_root() / folder))
+    if variable not in os.environ:
+        # The DSL would make the root by the umask, perhaps so that others may write to it.
+        with contextlib.suppress(OSError):
+            storage.make_folder(cache_root() / folder)
+        os.environ[variable] = str(cache_root() / folder)
+
+
+def settings(backend: str) -> dict[str, str]:
+    """What changes a DSL's code beside versions, if it is not as usual; part of the key of an artifact."""
+    if backend != "cutedsl":
+        return {}
+    found = {name: os.environ.get(name) for name in map("CUTE_DSL_{}".format, _CUTE)}
+    # The usual libraries are those of CUDA 12; if there are both, CuTe DSL takes these.
+    found["CUDA 13"] = toolkit.version("nvidia-cutlass-dsl-libs-cu13")
+    return {name: value for name, value in found.items() if value}
 
 
 class Backend(Protocol):

@@ -20,13 +20,15 @@ import contextlib
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsl_kernels import __version__, backends, env
+from dsl_kernels import __version__, backends, env, errors
 from dsl_kernels.arguments import checked
+from dsl_kernels.backends.base import settings
 from dsl_kernels.env import cache_root
 from dsl_kernels.errors import ArtifactError, CacheError, CompileError, MissingArtifactError, ToolchainError
 
@@ -42,6 +44,8 @@ _KEY_LENGTH = 8
 # Failures that say nothing about the module: the next compile of the same sources may succeed.
 STALE = "COMPILE_STALE"
 TRANSIENT = (toolkit.KILLED, toolkit.UNFINISHED, "COMPILE_TIMEOUT", STALE)
+# DSLs compile with globals of the process, and loading a module drops helpers that others import.
+_compiling = threading.Lock()
 
 
 class Module(Protocol):
@@ -75,11 +79,11 @@ def key_of(module: Module) -> Key:
     """The key of the artifact that `module` compiles to on this machine."""
     content = _content(module, sources.digest_on_disk)
     try:
-        versions, missing = backends.get(module.backend).versions(), None
+        versions = backends.get(module.backend).versions() | settings(module.backend)
     except ToolchainError as error:
         return Key(content, "", {}, error)
     digest = hashlib.sha256(json.dumps([content, versions], sort_keys=True).encode())
-    return Key(content, digest.hexdigest(), versions, missing)
+    return Key(content, digest.hexdigest(), versions)
 
 
 def _content(module: Module, digest: Callable[[Path], str]) -> str:
@@ -322,16 +326,32 @@ def _build(module: Module, key: Key, retry: bool) -> Path:
         with storage.working_folder(entry.parent, entry.name) as working:
             made = working / entry.name
             made.mkdir(mode=0o755)
-            try:
-                backends.get(module.backend).compile_module(module.path, module.arch, made)
-            except CompileError as error:
-                if error.code not in TRANSIENT and _content(module, sources.digest) == key.content:
-                    _record(failure, error)
-                raise
-            _require_same_sources(module, key)
+            with _compiling:
+                try:
+                    backends.get(module.backend).compile_module(module.path, module.arch, made)
+                except CompileError as error:
+                    if error.code not in TRANSIENT and _content(module, sources.digest) == key.content:
+                        _record(failure, error)
+                    raise
+                except Exception as error:
+                    if isinstance(error, (errors.DslKernelError, OSError)):
+                        raise
+                    raise unforeseen(module, error) from error
+                _require_same_sources(module, key)
             record_inputs(made, module, key)
             _publish(made, entry, working)
     return entry
+
+
+def unforeseen(module: Module, error: Exception) -> CompileError:
+    """The error of a compile that failed outside of the DSL: nothing says that the sources are at fault."""
+    return CompileError(
+        module.id,
+        expected=f"the backend {module.backend} to compile it",
+        got=f"{type(error).__name__}: {error}",
+        fix=toolkit.CHECK_MACHINE,
+        code=toolkit.UNFINISHED,
+    )
 
 
 def _require_same_sources(module: Module, key: Key) -> None:

@@ -82,11 +82,12 @@ def load(name: str, path: Path) -> ModuleType:
 
 def _forget_stale_helpers() -> None:
     """Drop all device helpers from `sys.modules` if any file has changed or the text loaded is unknown."""
-    helpers = [name for name in sys.modules if is_helper(_place(name))]
-    files = [Path(file) for name in helpers if (file := getattr(sys.modules[name], "__file__", None))]
+    # Other threads import meanwhile: a copy of the dictionary is made at once, a loop over it is not.
+    helpers = {name: module for name, module in sys.modules.copy().items() if is_helper(_place(name))}
+    files = [Path(file) for module in helpers.values() if (file := getattr(module, "__file__", None))]
     if any(_loaded.get(os.path.realpath(file)) != digest_on_disk(file) for file in files):
         for name in helpers:
-            del sys.modules[name]
+            sys.modules.pop(name, None)
 
 
 class _Loader(SourceFileLoader):

@@ -41,9 +41,10 @@ LOST = "COMPILE_LOST_PREDICATE"
 CHECK_MACHINE = "see to what it says, or check the compiler: `python -m dsl_kernels doctor`"
 
 # How a compiler reports an error in the source; a failure without it is not the source's fault.
-
 _DIAGNOSIS = re.compile(r"\(\d+\): (?:catastrophic )?error|line \d+; error|:\d+:\d+: error|ptxas error")
 _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+# CuTe DSL's refusal of options: of ours, only the temporary folder differs, and it must have no space.
+_OPTIONS = "CONFIG_MALFORMED_COMPILE_OPTIONS"
 _NO_RESOURCES = tuple(
     os.strerror(number)
     for number in (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS)
@@ -386,7 +387,7 @@ def of_the_machine(error: BaseException) -> bool:
     while cause is not None:
         if isinstance(cause, (OSError, MemoryError, ImportError)):
             return True
-        if any(text in str(cause) for text in (*_NO_ROOM, *_NO_RESOURCES, "std::bad_alloc")):
+        if any(text in str(cause) for text in (*_NO_ROOM, *_NO_RESOURCES, _OPTIONS, "std::bad_alloc")):
             return True
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return False
@@ -394,6 +395,8 @@ def of_the_machine(error: BaseException) -> bool:
 
 def _run(command: Sequence[str], folder: Path, subject: str) -> str:
     env = {**os.environ, "LC_ALL": "C"}
+    for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"):
+        env.pop(name, None)  # flags that are in no key
     try:
         done = subprocess.run(
             command, cwd=folder, env=env, capture_output=True, text=True, errors="replace", check=False

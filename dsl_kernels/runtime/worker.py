@@ -14,7 +14,7 @@ from base64 import b64encode
 from pathlib import Path
 from types import SimpleNamespace
 
-from dsl_kernels.errors import CompileError, DslKernelError
+from dsl_kernels.errors import DslKernelError
 
 from . import cache, speed
 
@@ -38,13 +38,7 @@ def _serve(job: dict[str, str]) -> dict[str, str]:
     except DslKernelError as error:
         return {"error": _packed(error)}
     except Exception as error:
-        fault = CompileError(
-            module.id,
-            expected="a compile",
-            got=f"{type(error).__name__}: {error}",
-            fix="report it: this is a defect of dsl_kernels",
-        )
-        return {"error": _packed(fault)}
+        return {"error": _packed(cache.unforeseen(module, error))}
 
 
 def _packed(error: DslKernelError) -> str:

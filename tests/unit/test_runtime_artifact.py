@@ -1,6 +1,7 @@
 """meta.json: round trip, hashes, and refusal of anything that a launcher could not trust."""
 
 import importlib
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -113,6 +114,22 @@ def test_tensor_map_must_have_matching_rank():
     bad = TensorMap("x_desc", "x", "BFLOAT16", ("64", "n"), (), (64, 128), (1, 1))
     with pytest.raises(ArtifactError, match="one to five dimensions"):
         example(tensor_maps=(bad,))
+
+
+def test_modules_that_another_thread_imports_meanwhile_do_not_matter(monkeypatch, tmp_path: Path) -> None:
+    """Whether a module is a helper is asked between two steps of the loop, and here changes the table."""
+    (path := tmp_path / "module.py").write_text("x = 1\n")
+    numbers = itertools.count()
+
+    def asked(place, dsl=None):
+        sys.modules[f"imported_meanwhile_{next(numbers)}"] = SimpleNamespace()
+        sys.modules.pop("dsl_kernels.device.tilelang.gone", None)
+        return place == ("device", "tilelang", "gone")
+
+    monkeypatch.setattr(sources, "is_helper", asked)
+    with mock.patch.dict(sys.modules):
+        sys.modules["dsl_kernels.device.tilelang.gone"] = SimpleNamespace(__file__=str(path))
+        assert sources.load("module_of_a_test", path).x == 1
 
 
 def test_what_programs_hold_of_leaves_is_imported_once(monkeypatch, tmp_path: Path) -> None:

@@ -8,15 +8,24 @@ import random
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_runtime_artifact import example
 
-from dsl_kernels import variants
-from dsl_kernels.errors import ArtifactError, CacheError, InvalidArgumentError, MissingArtifactError
-from dsl_kernels.runtime import cache, storage, store
+from dsl_kernels import backends, variants
+from dsl_kernels.backends import base
+from dsl_kernels.errors import (
+    ArtifactError,
+    CacheError,
+    CompileError,
+    InvalidArgumentError,
+    MissingArtifactError,
+)
+from dsl_kernels.runtime import cache, pool, storage, store, toolkit
 from dsl_kernels.variants import Variant
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,6 +130,126 @@ def test_without_a_home_the_error_says_what_to_set(made, monkeypatch, tmp_path):
     monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", "~/kernels")
     with pytest.raises(InvalidArgumentError, match="DSL_KERNELS_CACHE_DIR"):
         cache.cache_root()
+
+
+@pytest.fixture
+def compiling(monkeypatch, tmp_path) -> Callable[..., Variant]:
+    """Makes a module of some name; what its compile does is given once, and then leaves an artifact."""
+
+    def module(name: str, does: Callable[[], None]) -> Variant:
+        def compile_module(self, path, arch, out_dir, *, lineinfo=True):
+            does()
+            (out_dir / "kernel.cubin").write_text("code")
+            return example(variant=path.stem).seal(out_dir)
+
+        backend = type(backends.get("tilelang"))
+        monkeypatch.setattr(backend, "versions", lambda self: {"tilelang": "0"})
+        monkeypatch.setattr(backend, "compile_module", compile_module)
+        path = tmp_path / f"{name}__tilelang_sm90a__t.py"
+        path.write_text("# a module\n")
+        return Variant(path.stem, name, "tilelang", "sm_90a", {}, path)
+
+    return module
+
+
+def test_one_thread_of_a_process_compiles_at_a_time(compiling):
+    """Each compile waits for the other one, in vain."""
+    together, alone = threading.Barrier(2), []
+
+    def meet() -> None:
+        try:
+            together.wait(timeout=0.3)
+        except threading.BrokenBarrierError:
+            alone.append(threading.get_ident())
+
+    modules = [compiling(name, meet) for name in ("one", "other")]
+    threads = [threading.Thread(target=cache.artifact_for, args=(module,)) for module in modules]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(alone)) == 2 and all(cache.lookup(module) for module in modules)
+
+
+MALFORMED = "CONFIG_MALFORMED_COMPILE_OPTIONS: '--dump-dir /a b/c'"
+
+
+def refuses(error: Exception) -> None:
+    with base.refused("scale", "the DSL"):
+        raise error
+
+
+def fails(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("fail", "remembered"),
+    [
+        (lambda: refuses(ValueError("no such tile")), True),
+        (lambda: refuses(ValueError(MALFORMED)), False),
+        (lambda: fails(AttributeError("'NoneType' object has no attribute '__ptx__'")), False),
+    ],
+    ids=["the module", "the temporary folder", "outside of the DSL"],
+)
+def test_only_what_the_sources_cause_is_remembered(compiling, cache_dir, fail, remembered):
+    with pytest.raises(CompileError) as caught:
+        cache.artifact_for(compiling("scale", fail))
+    assert (caught.value.code == "COMPILE") is remembered
+    assert bool(list(cache_dir.rglob("*.failed.json"))) is remembered
+    if not remembered:
+        assert caught.value.code == toolkit.UNFINISHED
+        assert cache.artifact_for(compiling("scale", lambda: None)).is_dir()
+
+
+def test_settings_of_cute_dsl_are_part_of_the_key_only_if_set(made, monkeypatch):
+    """The key of today's libraries without any setting is that of the versions alone."""
+    module = Variant(NAME, "scale", "cutedsl", "sm_90a", {}, made[0].path)
+    monkeypatch.setattr(
+        type(backends.get("cutedsl")), "versions", lambda self: {"nvidia-cutlass-dsl": "4.8.1"}
+    )
+    monkeypatch.setattr(toolkit, "version", lambda package: None)
+    for name in [name for name in os.environ if name.startswith("CUTE_DSL_")]:
+        monkeypatch.delenv(name)
+    plain = cache.key_of(module)
+    assert plain.versions == {"nvidia-cutlass-dsl": "4.8.1"}
+    monkeypatch.setenv("CUTE_DSL_CACHE_DIR", "/elsewhere")
+    monkeypatch.setenv("CUTE_DSL_COMPILER_OPT", "")
+    assert cache.key_of(module) == plain
+    digests = {plain.digest}
+    for name, value in (("COMPILER_OPT", "opt-level=0"), ("COMPILER_OPT", "iket"), ("DRYRUN", "1")):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"CUTE_DSL_{name}", value)
+            digests.add(cache.key_of(module).digest)
+    monkeypatch.setattr(toolkit, "version", lambda package: "4.8.1" if package.endswith("-cu13") else None)
+    digests.add(cache.key_of(module).digest)
+    assert len(digests) == 5 and cache.key_of(module).content == plain.content
+
+
+def test_a_dsls_own_cache_is_in_a_root_that_nobody_else_may_write_to(cache_dir, monkeypatch):
+    """TileLang makes its folder, and the root with it, by the umask."""
+    monkeypatch.setenv("TILELANG_CACHE_DIR", "")
+    monkeypatch.delenv("TILELANG_CACHE_DIR")
+    umask = os.umask(0o002)
+    try:
+        base.place_cache("TILELANG_CACHE_DIR", "tilelang")
+        Path(os.environ["TILELANG_CACHE_DIR"]).mkdir(parents=True, exist_ok=True)
+    finally:
+        os.umask(umask)
+    storage.require_trusted(cache_dir, cache_dir / "tilelang")
+
+
+def test_compile_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
+    for name in ("selectors.py", "json.py", "dsl_kernels.py"):
+        (tmp_path / name).write_text("raise SystemExit('a module of the current folder')\n")
+    monkeypatch.chdir(tmp_path)
+    module = Variant("scale__none_sm90a__t", "scale", "none", "sm_90a", {}, tmp_path / "absent.py")
+    worker = pool._Worker(module)
+    try:
+        worker.give(module, retry=False)
+        assert "error" in json.loads(worker.replies.readline() or worker.last_words())
+    finally:
+        worker.kill()
 
 
 PROBE = """

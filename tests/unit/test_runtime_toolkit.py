@@ -48,6 +48,16 @@ def bare(monkeypatch, tmp_path):
     toolkit._version.cache_clear()
 
 
+def test_flags_in_the_environment_do_not_reach_nvcc(tmp_path, monkeypatch):
+    """They would change the code, and are in no key of an artifact."""
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "-O0")
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-G")
+    monkeypatch.setenv("KEPT", "kept")
+    tool = stand_in(tmp_path / "nvcc", "$NVCC_PREPEND_FLAGS$NVCC_APPEND_FLAGS$KEPT")
+    tool.write_text(tool.read_text().replace("'", '"'))
+    assert toolkit._run([str(tool)], tmp_path, "k").strip() == "kept"
+
+
 def test_nvcc_is_looked_up_in_order(tmp_path, monkeypatch):
     banner = "Cuda compilation tools, release 13.0, V13.0.88"
     places = {name: stand_in(tmp_path / name / "bin" / "nvcc", banner) for name in ("home", "path", "wheel")}
