@@ -160,10 +160,15 @@ def _packages() -> Iterator[dict[str, str]]:
 @functools.cache
 def _unusable(names: tuple[str, ...]) -> dict[str, str]:
     """The DSLs that cannot be imported, with the error; each is tried in its own process, as it may crash."""
-    code = "import sys; from dsl_kernels import backends; backends.get(sys.argv[1]).load()"
+    # Without the current folder, whose modules would hide others.
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); "
+    code += "from dsl_kernels import backends; backends.get(sys.argv[1]).load()"
     running = {
         name: subprocess.Popen(
-            [sys.executable, "-c", code, name], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-P", "-c", code, name],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for name in names
     }
@@ -319,7 +324,7 @@ def _cache(compiled: int, total: int, needed: str) -> Iterator[dict[str, str]]:
     fix = "set DSL_KERNELS_CACHE_DIR to a folder that can be written"
     try:
         root = cache.cache_root()
-        storage.require_trusted(root, *root.glob("*/*"), *root.glob("*"))
+        storage.require_trusted(root, *root.glob("*"), *(root / __version__).glob("*"))
         artifacts = cache.entries()
     except (DslKernelError, ImportError, OSError) as error:
         # With a bundle, or with the interpreter, the library works without a cache.

@@ -125,7 +125,8 @@ class _Worker:
         package_root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join([package_root, *filter(None, [os.environ.get("PYTHONPATH")])])
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "dsl_kernels.runtime.worker"],
+            # Without the current folder, whose modules would hide others.
+            [sys.executable, "-P", "-m", "dsl_kernels.runtime.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,

@@ -764,6 +764,15 @@ def test_a_backend_says_what_is_too_old_or_cannot_be_imported(monkeypatch):
     assert set(reasons) == {"tilelang"} and "half an installation" in reasons["tilelang"]
 
 
+def test_doctor_imports_no_dsl_from_the_current_folder(monkeypatch, tmp_path):
+    (tmp_path / "dsl_kernels.py").write_text("raise SystemExit('a module of the current folder')\n")
+    monkeypatch.chdir(tmp_path)
+    machine._unusable.cache_clear()
+    # A backend of no name: the package itself is found, and says so.
+    assert "UnknownNameError" in machine._unusable(("none",))["none"]
+    machine._unusable.cache_clear()
+
+
 def test_doctor_asks_each_backend_what_it_lacks(monkeypatch):
     def missing(self):
         raise ToolchainError("some-dsl", expected="SomeDSL 1.0", got="not installed", fix="install some-dsl")
@@ -785,6 +794,12 @@ def test_doctor_says_that_a_cache_is_not_to_be_trusted(tmp_path):
     report = data("doctor", code=1)
     row = next(row for row in report["checks"] if row["check"] == "cache")
     assert row["status"] == "broken" and "others may write" in row["found"] and "chmod" in row["fix"]
+    folder.parent.chmod(0o755)
+    # What TileLang makes by the umask in its own folder concerns nobody else.
+    (other := cache.cache_root() / "tilelang" / "0.1.15").mkdir(parents=True, exist_ok=True)
+    other.chmod(0o775)
+    rows = json.loads(invoke("doctor", "--json").stdout)["checks"]
+    assert next(row for row in rows if row["check"] == "cache")["status"] == "ok"
 
 
 def test_doctor_finds_a_generated_set_that_was_edited(declared, tmp_path, monkeypatch):
