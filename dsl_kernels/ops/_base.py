@@ -8,6 +8,7 @@ CUDA graph can capture it. Nothing here names an operand: the operation's proble
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -65,7 +66,7 @@ _prepared: dict[tuple[Any, ...], _Prepared] = {}
 _fewer_sms: dict[tuple[Any, int], int] = {}
 _launchers: dict[tuple[str, str, int | None], executors.Launcher] = {}
 _loading: dict[tuple[str, str, int | None], threading.Lock] = {}
-_constants: dict[tuple[Any, ...], torch.Tensor] = {}
+_constants: dict[tuple[Any, ...], list[torch.Tensor]] = {}
 
 
 def clear() -> None:
@@ -73,25 +74,30 @@ def clear() -> None:
     _prepared.clear()
     _fewer_sms.clear()
     _launchers.clear()
+    # Graphs may read those of a GPU.
+    for key in [key for key in _constants if key[-1].type != "cuda"]:
+        _constants.pop(key, None)
     registry.clear()
 
 
 def _constant(spec: OperandSpec, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """The tensor in place of an input that the caller left out, made once.
+    """A tensor in place of an input that the caller left out: the beginning of one that others share.
 
-    Inside a capture the tensor belongs to that graph, and the graph's replays fill it. Outside, this waits
-    until the tensor is filled, as another stream may read it.
+    That one grows to powers of two, and the smaller ones stay, as graphs hold their addresses. Inside a
+    capture the tensor belongs to that graph, and the graph's replays fill it. Outside, this waits until the
+    tensor is filled, as another stream may read it.
     """
-    key = (spec.default, shape, spec.torch_dtype, device)
-    constant = _constants.get(key)
-    if constant is None:
-        constant = filled(spec.label, shape, spec.default, spec.torch_dtype, device)
+    made, count = _constants.setdefault((spec.default, spec.torch_dtype, device), []), math.prod(shape)
+    constant = made[-1] if made else None
+    if constant is None or constant.numel() < count:
         if capturing(device):
-            return constant
+            return filled(spec.label, shape, spec.default, spec.torch_dtype, device)
+        room = 1 << max(count - 1, 0).bit_length()
+        constant = filled(spec.label, (room,), spec.default, spec.torch_dtype, device)
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
-        constant = _constants.setdefault(key, constant)
-    return constant
+        made.append(constant)
+    return constant[:count].view(shape)
 
 
 def selections() -> list[registry.Selection]:
@@ -111,6 +117,8 @@ def preload(selection: registry.Selection, device: torch.device, executor: str =
         CompileError, ToolchainError: the variant cannot be compiled here.
         LaunchError: a CUDA graph is being captured on `device`.
     """
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     _launcher(executor, selection, device)
 
 
@@ -158,12 +166,12 @@ def run(
             None if launch is None else tuple(launch.items()),
         )  # fmt: skip
         known = _prepared.get(key)
-    except DslKernelError:
+    except (DslKernelError, Warning):
         raise
     except Exception as error:
         require_given(problems.get(op).operands(form), operands)
         require_names(executor, variant, arch)
-        raise _unread(op, error) from None
+        raise _unread(op, error) from error
     on_gpu = device.type == "cuda"
     stream = torch._C._cuda_getCurrentRawStream(device.index) if on_gpu else 0
     sms = 0

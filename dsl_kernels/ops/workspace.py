@@ -222,6 +222,8 @@ class _Zeros:
         if self._left.get(device.index, 0) >= SLAB // 2 or device.type != "cuda":
             return
         with self._lock:
+            if self._left.get(device.index, 0) >= SLAB // 2:  # by another thread meanwhile
+                return
             fresh = filled("counters of captured launches", (SLAB,), 0, torch.int32, device)
             # Another stream may use it first.
             torch.cuda.current_stream(device).synchronize()
@@ -256,8 +258,13 @@ _zeros = _Zeros()
 
 
 def capturing(device: torch.device) -> bool:
-    """Whether work on `device` is being recorded into a CUDA graph instead of executed."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    """Whether work on the device's current stream is recorded into a CUDA graph instead of executed."""
+    if device.type != "cuda":
+        return False
+    if device.index in (None, torch._C._cuda_getDevice()):
+        return torch.cuda.is_current_stream_capturing()
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def filled(

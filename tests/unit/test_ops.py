@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from dsl_kernels import dsa, executors, registry, variants
+from dsl_kernels import dsa, executors, problems, registry, variants
 from dsl_kernels.errors import (
     ArgumentTypeError,
     DslKernelError,
@@ -605,11 +607,12 @@ def test_what_a_capture_fills_is_never_kept_for_later(monkeypatch) -> None:
     monkeypatch.setattr(_base, "_constants", {})
     ops.clear()
     topk_selector(scores[:3], ends[:3], 16, **CPU)
-    made, prepared = len(_base._constants), len(_base._prepared)
+    kept = lambda: sum(map(len, _base._constants.values()))  # noqa: E731
+    made, prepared = kept(), len(_base._prepared)
     scratch.get("arrivals", (4,), torch.int32, device, zeroed=True)
     capture(True)
     topk_selector(scores, ends, 16, **CPU)
-    assert (len(_base._constants), len(_base._prepared)) == (made, prepared)
+    assert (kept(), len(_base._prepared)) == (made, prepared)
     assert scratch.get("arrivals", (2,), torch.int32, device, zeroed=True).shape == (2,)
     with pytest.raises(LaunchError, match="arrivals.*before capturing"):
         scratch.get("arrivals", (5,), torch.int32, device, zeroed=True)
@@ -618,8 +621,104 @@ def test_what_a_capture_fills_is_never_kept_for_later(monkeypatch) -> None:
     assert one.get("arrivals", (5,), torch.int32, device, zeroed=True).shape == (5,)
     capture(False)
     topk_selector(scores, ends, 16, **CPU)
-    assert (len(_base._constants), len(_base._prepared)) == (made + 1, prepared + 1)
+    assert (kept(), len(_base._prepared)) == (made + 1, prepared + 1)
     assert workspace.own_workspace(device) is workspace.own_workspace(device)
+
+
+def test_inputs_that_are_left_out_take_no_memory_of_their_own_for_each_size(monkeypatch) -> None:
+    """A larger tensor takes the place of a smaller one, which stays for the graphs that read it."""
+    from dsl_kernels import ops
+
+    monkeypatch.setattr(_base, "_constants", {})
+    ops.clear()
+    scores, ends = torch.randn(20, 128), torch.full((20,), 128, dtype=torch.int32)
+    alone = [topk_selector(scores[:rows], ends[:rows], 16, **CPU) for rows in (1, 3, *range(20, 8, -1))]
+    assert all(torch.equal(each, alone[2][: len(each)]) for each in alone)
+    ((key, made),) = _base._constants.items()
+    assert key == (0, torch.int32, torch.device("cpu"))
+    assert [each.tolist() for each in made] == [[0] * room for room in (1, 4, 32)]
+    on_gpu = (0, torch.int32, torch.device("cuda", 0))
+    _base._constants[on_gpu] = []
+    ops.clear()
+    assert list(_base._constants) == [on_gpu], "graphs may hold the addresses of a GPU's"
+
+
+def test_a_variant_loaded_for_the_current_gpu_is_found_by_its_calls(monkeypatch) -> None:
+    loaded = []
+    cuda = SimpleNamespace(prepare=lambda variant, device: loaded.append(device))
+    monkeypatch.setattr(_base, "_launchers", {})
+    monkeypatch.setattr(_base, "capturing", lambda device: False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(executors, "get", lambda name: cuda)
+    selection = registry.Selection(variants.variants("topk_selector", arch="sm_90a")[0], {}, "for a test")
+    _base.preload(selection, torch.device("cuda"))
+    assert loaded == [1] and [key[-1] for key in _base._launchers] == [1]
+
+
+def test_a_warning_that_is_an_error_is_raised_as_it_is(monkeypatch) -> None:
+    from dsl_kernels.ops import _operands
+
+    inputs, _ = drawn("sparse_mla", "tiny_h16")
+    inputs["q_nope"].requires_grad_()
+    monkeypatch.setattr(_operands, "_warned", set())
+    with warnings.catch_warnings(), pytest.raises(UserWarning, match="requires a gradient"):
+        warnings.simplefilter("error")
+        sparse_mla(*mla_args(inputs), sm_scale=inputs["sm_scale"], kpe=inputs["kpe"], **CPU)
+
+
+def test_an_operand_that_cannot_be_read_is_refused_with_the_cause(monkeypatch) -> None:
+    cause = RuntimeError("no such address")
+
+    def unreadable() -> None:
+        raise cause
+
+    monkeypatch.setattr(_base, "_environment", unreadable)
+    with pytest.raises(InvalidArgumentError, match="no such address") as caught:
+        _base.run("topk_selector", "default", _topk_operands(), **CPU)
+    assert caught.value.__cause__ is cause
+
+
+def _topk_operands() -> dict[str, Any]:
+    scores, ends = torch.randn(2, 128), torch.full((2,), 128, dtype=torch.int32)
+    given = {spec.name: None for spec in problems.get("topk_selector").operands("default")}
+    return {**given, "logits": scores, "row_ends": ends}
+
+
+def test_zeros_are_set_aside_once_by_threads_that_need_them_at_once(monkeypatch) -> None:
+    from dsl_kernels.ops import workspace
+
+    zeros, device = workspace._Zeros(), torch.device("cuda", 0)
+
+    class Late:
+        """A lock that another thread held, in which that thread did the same."""
+
+        def __enter__(self) -> None:
+            zeros._left[0] = workspace.SLAB
+
+        def __exit__(self, *_: object) -> None: ...
+
+    zeros._lock = Late()
+    monkeypatch.setattr(workspace, "filled", lambda *_: pytest.fail("a second slab"))
+    zeros.refill(device)
+    assert not zeros._slabs
+
+
+def test_whether_a_graph_is_captured_is_asked_of_the_devices_own_stream(monkeypatch) -> None:
+    from dsl_kernels.ops import workspace
+
+    current = [0]
+
+    @contextlib.contextmanager
+    def entered(device: torch.device) -> Iterator[None]:
+        current.append(device.index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", entered)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[-1], raising=False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: current[-1] == 1)
+    asked = [torch.device("cpu"), *(torch.device("cuda", index) for index in (0, 1, None))]
+    assert [workspace.capturing(device) for device in asked] == [False, False, True, False]
 
 
 def test_the_environment_is_looked_at_on_every_call(monkeypatch) -> None:
