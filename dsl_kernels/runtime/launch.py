@@ -122,8 +122,8 @@ class LoadedKernel:
         Raises:
             LaunchError: An operand or dim is missing or out of range, or the driver refused.
         """
-        slot = getattr(self._slots, "slot", None) or self._new_slot()
         try:
+            slot = getattr(self._slots, "slot", None) or self._new_slot(operands)
             sizes = self._derive(operands) if dims is None else dims
             maps = self._fill(operands, sizes, slot.arguments, slot.config_head, slot.early, stream)
         except (KeyError, AttributeError, TypeError) as error:
@@ -226,13 +226,21 @@ class LoadedKernel:
             self._ensure_loaded(device)
             driver.check(driver.api.cuKernelGetFunction(self._kernel_object), f"load {self.name}")
 
-    def _new_slot(self) -> _Slot:
+    def _new_slot(self, operands: Mapping[str, Any]) -> _Slot:
         driver = get_driver()
-        device = driver.enter_any_context()
-        self._ensure_loaded(device)
+        device = self._device(operands) if driver.devices > 1 else driver.enter_any_context()
+        with driver.current(driver.primary_context(device)):
+            self._ensure_loaded(device)
         slot = _Slot(self.artifact, self._values.size, driver, self._kernel)
         self._slots.slot = slot
         return slot
+
+    def _device(self, operands: Mapping[str, Any]) -> int:
+        """The operands' device; without a tensor among them, the current one."""
+        if self._anchor is None:
+            return get_driver().enter_any_context()
+        device: int = operands[self._anchor].get_device()
+        return device
 
     def _ensure_loaded(self, device: int) -> None:
         """Load the library once, and set the kernel's attributes once per device."""
@@ -267,10 +275,9 @@ class LoadedKernel:
 
     def _launch_on_its_device(self, operands: Mapping[str, Any], slot: _Slot) -> None:
         """With several devices, launch in the context of the operands' device, whichever is current."""
-        driver = get_driver()
-        device = operands[self._anchor].get_device() if self._anchor else driver.current_device()
-        self._ensure_loaded(device)
+        driver, device = get_driver(), self._device(operands)
         with driver.current(driver.primary_context(device)):
+            self._ensure_loaded(device)
             result = slot.call()[0]
         if result:
             raise self._refused(result, slot)

@@ -284,14 +284,19 @@ def test_threads_have_their_own_buffers_and_get_a_context(driver):
 
 
 def test_with_several_devices_the_operands_choose(monkeypatch):
+    """Also in a thread's first launch, whose current device may be of another architecture."""
     fake = use(monkeypatch, FakeDriver(devices=2))
+    fake.cuDeviceGetAttribute = lambda kind, device: fake.ok((8 + int(device)) * ("MAJOR" in kind.name))
     kernel, given = launch.LoadedKernel(example(), b"cubin"), operands()
+    with pytest.raises(LaunchError, match="operand x"):
+        kernel.launch({})
     given["x"] = SimpleNamespace(
         data_ptr=given["x"].data_ptr, shape=given["x"].shape, stride=given["x"].stride, get_device=lambda: 1
     )
     kernel.launch(given)
-    assert fake.pushed == [1]
-    assert {device for _, _, device in fake.attributes} == {0, 1}
+    assert set(fake.pushed) == {1} and len(fake.launches) == 1
+    assert {device for _, _, device in fake.attributes} == {1}
+    assert not fake.context, "the thread's current context is as it was"
 
 
 def test_another_architecture_is_refused(monkeypatch):
