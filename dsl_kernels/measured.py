@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from . import env, kernels, variants
+from . import env, kernels, programs, variants
 from .arch import GPUS, GpuSpec, siblings
 from .arguments import checked, is_path
 from .errors import ArtifactError, DslKernelError
@@ -41,6 +41,8 @@ MODULES = "variants"
 NEIGHBOURS = 8
 # At this distance, in octaves, a point has the weight of the uncorrected model; weights fall with the square.
 TRUST = 2.0
+# Microseconds that a table may name: logarithms and ratios of these are finite.
+TIMES = (1e-6, 1e12)
 
 Entry = Mapping[str, Any]
 
@@ -116,7 +118,7 @@ def _read(path: Path, stamps: tuple[int | None, ...], generated: str) -> UserTab
         if slug(made["gpu"]) != path.stem:
             raise ValueError(f"measured on {made['gpu']!r}")
         entries = [_whole(entry) for entry in content["entries"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         cause = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         log.warning("ignoring the tuned table %s: %s; %s", path, cause, again)
         return UserTable()
@@ -148,27 +150,34 @@ def _whole(entry: Any) -> Entry:
     """An entry, checked to have every field that selection reads.
 
     Raises:
-        ValueError: a field is missing or of the wrong kind.
+        ValueError: a field is missing, of the wrong kind or out of range, or a launch dim is not to be tuned.
+        UnknownNameError: an entry with launch dims is of no operation.
     """
     sound = (
         isinstance(entry, dict)
         and all(isinstance(entry.get(name), str) for name in ("op", "form", "variant", "declaration"))
-        and _numbers(entry.get("bucket"), int)
-        and _numbers(entry.get("launch", {}), int)
-        and _numbers(entry.get("us"), (int, float))
+        and _numbers(entry.get("bucket"), int, 0, 2**63 - 1)
+        and _numbers(entry.get("launch", {}), int, 1, 2**31 - 1)
+        and _numbers(entry.get("us"), (int, float), *TIMES)
         and entry["variant"] in entry["us"]
-        and all(us > 0 and math.isfinite(us) for us in entry["us"].values())
+        and all(name in _tuned_dims(entry["op"]) for name in entry.get("launch", {}))
     )
     if not sound:
-        raise ValueError("an entry without its fields")
+        raise ValueError("an entry without its fields, or with values out of range")
     return dict(entry)
 
 
-def _numbers(values: Any, kind: Any) -> bool:
+def _tuned_dims(op: str) -> set[str]:
+    """The launch dims that may be tuned: splits, where the program says which of them fit a call."""
+    return {"splits"} & {guard.name for guard in programs.get(op).guards}
+
+
+def _numbers(values: Any, kind: Any, least: float, most: float) -> bool:
     return isinstance(values, dict) and all(
         isinstance(name, str) and isinstance(value, kind) and not isinstance(value, bool)
+        and least <= value <= most
         for name, value in values.items()
-    )
+    )  # fmt: skip
 
 
 def _added(folder: Path) -> dict[str, Variant]:

@@ -200,9 +200,16 @@ def explain(
         result.error = error
         return result
     chosen.chosen = True
-    dims = dict(call.dims)
+    # What the call fixes wins: sizes of its operands, and the splits that a caller asks for.
+    launch = {name: value for name, value in launch.items() if name not in call.dims}
+    dims = {**call.dims, **launch}
+    if launch and (unfit := refusal(replace(call, dims=dims), chosen.variant, named=variant)) is not None:
+        measured.warn_once(
+            f"ignoring the launch dims {launch} of the {rule} for {chosen.variant.id}: {unfit}"
+        )
+        dims, launch = dict(call.dims), {}
     deal = policies.get(call.op).launch
-    computed = deal(SimpleNamespace(**chosen.variant.knobs), {**dims, **launch}, call.row)
+    computed = deal(SimpleNamespace(**chosen.variant.knobs), dims, call.row)
     result.selection = Selection(chosen.variant, {**computed.dims, **launch}, rule)
     return result
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import dsl_kernels
-from dsl_kernels import env, measured, models, prepare, registry, variants
+from dsl_kernels import env, measured, models, prepare, programs, registry, variants
 from dsl_kernels.arch import GPUS, gpu_row
 from dsl_kernels.cli import _output
+from dsl_kernels.cli.catalog import complete_dims
 from dsl_kernels.kernels.sparse_mla.forms import PAGED
 from dsl_kernels.runtime import store
 
@@ -114,6 +115,56 @@ def test_a_table_that_cannot_be_used_costs_one_warning_and_no_call(own, caplog, 
     assert len(caplog.records) == 1
     text = caplog.text
     assert message in text and str(path) in text and "python -m dsl_kernels tune" in text
+
+
+def attention(t: int = 8, **dims: int) -> registry.Call:
+    """A call whose point of the shipped table names launch dims: 16 splits."""
+    sizes, _ = complete_dims(programs.get("sparse_mla"), "bf16", {"t": t, "heads": 64, "topk": 2048})
+    return registry.Call.on(GPUS["H200"], "sparse_mla", "bf16", {**sizes, **dims})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"us": 10**400}, {"us": float("nan")}, {"us": 5e-324}, {"bucket": -8}, {"bucket": 10**400},
+        {"launch": {"splits": 0}}, {"launch": {"splits": -3}}, {"launch": {"splits": 2**31}},
+        {"launch": {"t": 1}}, {"launch": {"ctas": 4}}, {"launch": {"nonsense": 7}}, {"launch": None},
+        {"op": "nope", "launch": {"splits": 4}},
+    ],
+)  # fmt: skip
+def test_a_value_that_no_call_may_take_costs_one_warning_and_no_call(own, caplog, change) -> None:
+    shipped = registry.select(attention())
+    made = entry(attention(), {shipped.variant.id: 1.0}, launch={"splits": 16})
+    if "us" in change:
+        change = {"us": {shipped.variant.id: change["us"]}}
+    if "bucket" in change:
+        change = {"bucket": {**made["bucket"], "t": change["bucket"]}}
+    write(own, [{**made, **change}])
+    with caplog.at_level(logging.WARNING, "dsl_kernels"):
+        assert registry.select(attention()) == shipped
+    assert len(caplog.records) == 1 and "ignoring the tuned table" in caplog.text
+
+
+def test_no_launch_dim_of_a_table_is_the_size_of_an_operand(own) -> None:
+    """One row of four would be computed, and nothing would say so."""
+    shipped = registry.select(topk())
+    write(own, [entry(topk(), {shipped.variant.id: 1.0}, launch={"rows": 1})])
+    assert registry.select(topk()) == shipped
+
+
+def test_tuned_splits_hold_only_where_they_fit(own, caplog) -> None:
+    """They are of one launch with all that follows from them; those of the caller win."""
+    plain = replace(attention(), gpu="")
+    chosen = registry.select(attention())
+    assert chosen.launch["splits"] == 16
+    alone = registry.select(replace(plain, dims=attention(splits=4).dims), chosen.variant.id).launch
+    assert registry.select(attention(splits=4)).launch == alone and alone["splits"] == 4
+    write(own, [entry(attention(), {chosen.variant.id: 1.0}, launch={"splits": 10**6})])
+    with caplog.at_level(logging.WARNING, "dsl_kernels"):
+        selection = registry.select(attention())
+    assert selection.rule == "user's tuned table"
+    assert selection.launch == registry.select(plain, chosen.variant.id).launch
+    assert "splits = 1000000 exceeds 32" in caplog.text
 
 
 def added(folder, monkeypatch) -> variants.Variant:

@@ -187,9 +187,9 @@ def test_the_tuned_entry_of_the_sizes_decides_and_sets_launch_dims(monkeypatch, 
         c.variant.id for c in registry.explain(mla(t=5)).candidates if c.refusal is None and not c.chosen
     )
     us = {chosen: 7.5, other_id: 8.5}
-    write_table(monkeypatch, tmp_path, [tuned_entry(call, us, launch={"splits": 3})])
+    write_table(monkeypatch, tmp_path, [tuned_entry(call, us, launch={"splits": 4})])
     selection = registry.select(call)
-    assert selection.rule == "tuned table" and selection.launch["splits"] == 3
+    assert selection.rule == "tuned table" and selection.launch["splits"] == 4
     explanation = registry.explain(call)
     assert [c.tuned_us for c in explanation.candidates if c.chosen] == [7.5]
     other = registry.select(mla(t=6, gpu="Test GPU"))
