@@ -265,8 +265,12 @@ def _is_digest(text: object) -> bool:
 
 def _inside(root: Path, path: Path) -> Path:
     """`path`, which must be inside the bundle after symbolic links are followed."""
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise _damaged(path, "a file in the bundle's own folder", f"a link to {path.resolve()}")
+    try:
+        actual = path.resolve()
+    except RuntimeError as error:  # links in a circle
+        raise _damaged(path, "a file in the bundle's own folder", str(error)) from None
+    if not actual.is_relative_to(root.resolve()):
+        raise _damaged(path, "a file in the bundle's own folder", f"a link to {actual}")
     return path
 
 
@@ -310,7 +314,7 @@ def write(
         storage.make_folder(target.parent)
         with storage.working_folder(target.parent, target.name) as working:
             made = working / "made"
-            made.mkdir()
+            made.mkdir(mode=0o755)
             files = (META, CUBIN, *((PTX,) if ptx else ()))
             entries = {
                 variant.id: _copy(variant, folders[variant.id], made / variant.id, files)
@@ -381,7 +385,7 @@ def _copy(variant: Variant, source: Path, folder: Path, files: Sequence[str]) ->
             fix="run `make generate`",
         )
     artifact = read(source)
-    folder.mkdir()
+    folder.mkdir(mode=0o755)
     digests = {}
     for name in files:
         content = storage.read_file(source / name)

@@ -144,8 +144,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_flushed(path: Path, content: bytes) -> None:
-    """Write a new file and wait until it is on disk."""
-    with path.open("wb") as file:
+    """Write a new file, not writable by others whatever the umask, and wait until it is on disk."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -447,6 +447,26 @@ def test_a_link_out_of_the_bundle_is_refused(written, tmp_path, name):
     assert caught.value.code == "BUNDLE_DAMAGED"
 
 
+def test_links_in_a_circle_are_refused(written):
+    bundled, variant = written
+    path = bundled.root / variant.id / "kernel.cubin"
+    path.unlink()
+    path.symlink_to("kernel.cubin")
+    with pytest.raises(BundleError, match="own folder") as raised:
+        bundled.fetch(variant)
+    assert raised.value.code == "BUNDLE_DAMAGED"
+
+
+def test_a_bundle_is_its_writers_alone_whatever_the_umask(made, tmp_path):
+    variant, folder = made[NAMES[0]]
+    umask = os.umask(0o002)
+    try:
+        bundled = bundle.write(tmp_path / "bundle", [variant], {variant.id: folder})
+    finally:
+        os.umask(umask)
+    assert list(bundled.strays()) == []
+
+
 @pytest.mark.parametrize("name", ["kernel.cubin", "meta.json", "manifest.json", "bundle.json"])
 def test_a_pipe_in_the_place_of_a_file_is_refused(written, name):
     bundled, variant = written
