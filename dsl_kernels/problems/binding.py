@@ -18,7 +18,7 @@ from .base import UNDEFINED, OperandSpec
 if TYPE_CHECKING:
     import torch
 
-PLACES_LIMIT = 4096
+PLACES_LIMIT = 64
 """The most sets of addresses that a `Bound` remembers as apart; at one more it forgets all of them."""
 
 

@@ -30,6 +30,7 @@ from dsl_kernels.ops import (
     topk_selector,
 )
 from dsl_kernels.problems.base import UNDEFINED
+from dsl_kernels.problems.binding import Bound
 from dsl_kernels.tile.executor import Executor
 from dsl_kernels_lab import oracles
 from dsl_kernels_lab.oracles import Workload
@@ -408,6 +409,14 @@ def test_an_output_over_an_input_is_refused(op: str, out: str, other: str) -> No
     for _ in range(2):
         with pytest.raises(InvalidArgumentError, match=rf"{out}: .*memory of its own.*overlap with {other}"):
             call(**{**arguments, **over}, **CPU)
+
+
+def test_few_sets_of_addresses_are_remembered_as_apart() -> None:
+    """Each is a tuple of integers; a call whose addresses never repeat would keep as many as it is made."""
+    bound = Bound((), {}, (), False)
+    for address in range(1000):
+        bound.hold({}, (address,), off_gpu=False, every_value=False)
+    assert (999,) in bound.apart and len(bound.apart) <= 64
 
 
 def test_outputs_may_not_overlap_one_another() -> None:
