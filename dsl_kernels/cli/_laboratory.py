@@ -20,7 +20,7 @@ from ..errors import ToolchainError
 GROUP = "dsl_kernels.commands"
 DISTRIBUTION = "dsl-kernels-lab"
 PACKAGE = "dsl_kernels_lab"
-COMMANDS = ("bench", "case", "emulate", "export-kernel", "profile", "run", "tune", "verify")
+COMMANDS = ("bench", "case", "emulate", "export-kernel", "profile", "run", "solutions", "tune", "verify")
 """The laboratory's commands: without it, each is refused with what to install."""
 
 

@@ -1,31 +1,15 @@
-"""Solutions for flashinfer-bench and for FlashInfer's `trace_apply`: our ops under their definitions' names.
+"""Our ops under the definitions' names of flashinfer-bench and FlashInfer: what Solutions call.
 
-Both take the same JSON: a Solution names the definition that it implements and contains one source file,
-which calls a function of this module. Definitions and the names of inputs and outputs are those of
+`dsl_kernels_lab.solutions` writes the Solutions. Definitions and the names of inputs and outputs are those of
 flashinfer-bench (`docs/op-types/dsa-paged.mdx`) and of `flashinfer.top_k_varlen` in FlashInfer 0.7.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import torch
 
-from .. import __version__
-from ..errors import UnknownNameError
 from ..ops import lightning_indexer, topk_selector
 from ..ops import sparse_mla as attend
-
-# Definitions of flashinfer-bench that our ops implement.
-PUBLISHED = (
-    "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64",
-    "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps1",
-    "dsa_topk_indexer_fp8_h64_d128_topk2048_ps64",
-)
 
 
 def sparse_attention(
@@ -109,65 +93,3 @@ def top_k_varlen(
         DslKernelError: what `ops.topk_selector` refuses.
     """
     return topk_selector(logits, seq_lens, top_k)
-
-
-# Pattern of definitions' names, the function that implements them, and whether outputs are arguments.
-_FAMILIES: tuple[tuple[str, Callable[..., Any], bool], ...] = (
-    (r"dsa_sparse_attention_h(8|16|32|64|128)_ckv512_kpe64_topk\d+_ps\d+", sparse_attention, True),
-    (r"dsa_topk_indexer_fp8_h(32|64)_d128_topk\d+_ps64", topk_indexer, True),
-    (r"top_k_varlen_n\d+_k\d+", top_k_varlen, False),
-)
-
-
-def solution(definition: str) -> dict[str, Any]:
-    """The Solution of a definition, in the JSON of flashinfer-bench and FlashInfer.
-
-    Args:
-        definition: such as `dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64`.
-
-    Raises:
-        UnknownNameError: no op of ours implements it.
-    """
-    family = next((family for family in _FAMILIES if re.fullmatch(family[0], definition)), None)
-    if family is None:
-        raise UnknownNameError(
-            "definition",
-            expected=" or ".join(pattern for pattern, _, _ in _FAMILIES),
-            got=definition,
-            fix="name a definition of one of these families",
-        )
-    _, function, into = family
-    summary = (function.__doc__ or "").splitlines()[0]
-    return {
-        "name": f"dsl_kernels_{definition}",
-        "definition": definition,
-        "author": "dsl_kernels",
-        "description": f"{summary} Exact and deterministic; dsl_kernels {__version__}.",
-        "spec": {
-            "language": "python",
-            "target_hardware": ["NVIDIA_H100", "NVIDIA_H200", "NVIDIA_B200"],
-            "entry_point": "main.py::run",
-            "dependencies": ["dsl-kernels"],
-            "destination_passing_style": into,
-        },
-        "sources": [{"path": "main.py", "content": f"from {__name__} import {function.__name__} as run\n"}],
-    }
-
-
-def write_solutions(folder: Path, definitions: tuple[str, ...] = PUBLISHED) -> list[Path]:
-    """Write Solutions to `folder/solutions/<definition>.json`, the layout of `FLASHINFER_TRACE_APPLY_PATH`.
-
-    Returns:
-        The written files.
-
-    Raises:
-        UnknownNameError: no op of ours implements a definition; then nothing is written.
-        OSError: the folder cannot be written.
-    """
-    made = {definition: json.dumps(solution(definition), indent=2) + "\n" for definition in definitions}
-    target = folder / "solutions"
-    target.mkdir(parents=True, exist_ok=True)
-    files = [target / f"{definition}.json" for definition in made]
-    for file, text in zip(files, made.values(), strict=True):
-        file.write_text(text)
-    return files

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from dsl_kernels.cli import app
 from dsl_kernels.errors import UnknownNameError
-from dsl_kernels.integrations import flashinfer
 from dsl_kernels.problems.layouts import pack_index_keys
+from dsl_kernels_lab import solutions
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
-ATTENTION, PLAIN_ROWS, INDEXER = flashinfer.PUBLISHED
+ATTENTION, PLAIN_ROWS, INDEXER = solutions.PUBLISHED
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_attention_over_pages_is_the_definitions(definition: str, page: int) -> 
     ids = torch.stack([torch.randperm(512)[:topk] for _ in range(tokens)]).int()
     ids[1, 50:] = -1
     output, lse = torch.full((tokens, heads, 512), 7.0).bfloat16(), torch.full((tokens, heads), 7.0)
-    made = flashinfer.solution(definition)
+    made = solutions.solution(definition)
     assert made["spec"]["destination_passing_style"] is True
     entry(made)(q_nope, q_pe, ckv, kpe, ids, 0.07, output, lse)
     rows, rope = ckv.view(-1, 512).double(), kpe.view(-1, 64).double()
@@ -66,7 +66,7 @@ def test_the_indexer_writes_tokens_of_the_largest_scores() -> None:
     weights = torch.randn(3, 64)
     table = torch.randperm(pages).int()[:15].view(3, 5)
     got = torch.full((3, k), 7, dtype=torch.int32)
-    entry(flashinfer.solution(INDEXER))(q, cache, weights, torch.tensor(lens, dtype=torch.int32), table, got)
+    entry(solutions.solution(INDEXER))(q, cache, weights, torch.tensor(lens, dtype=torch.int32), table, got)
     flat = cache.view(torch.uint8).view(pages, -1)
     values = flat[:, : 64 * 128].reshape(pages, 64, 128).view(torch.float8_e4m3fn).double()
     own = values * flat[:, 64 * 128 :].contiguous().view(torch.float32).double()[..., None]
@@ -79,7 +79,7 @@ def test_the_indexer_writes_tokens_of_the_largest_scores() -> None:
 
 def test_selection_is_by_keyword_and_returns() -> None:
     logits = torch.randn(2, 200).half()
-    made = flashinfer.solution("top_k_varlen_n200_k16")
+    made = solutions.solution("top_k_varlen_n200_k16")
     assert made["spec"]["destination_passing_style"] is False
     got = entry(made)(logits=logits, seq_lens=torch.tensor([200, 9], dtype=torch.int32), top_k=16)
     assert got[0].tolist() == logits[0].float().topk(16).indices.sort().values.tolist()
@@ -88,7 +88,7 @@ def test_selection_is_by_keyword_and_returns() -> None:
 
 def test_a_definition_that_no_op_implements_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="gemm_N128"):
-        flashinfer.write_solutions(tmp_path, (ATTENTION, "gemm_N128"))
+        solutions.write_solutions(tmp_path, (ATTENTION, "gemm_N128"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -96,7 +96,7 @@ def test_the_command_writes_what_flashinfer_scans(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["solutions", str(tmp_path), "--json"])
     assert done.exit_code == 0
     files = sorted((tmp_path / "solutions").iterdir())
-    assert [file.stem for file in files] == sorted(flashinfer.PUBLISHED)
+    assert [file.stem for file in files] == sorted(solutions.PUBLISHED)
     for file in files:
         made = json.loads(file.read_text())
-        assert made == flashinfer.solution(file.stem)
+        assert made == solutions.solution(file.stem)

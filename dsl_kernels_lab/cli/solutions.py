@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import _output as out
+from dsl_kernels.cli import _output as out
 
 app = typer.Typer()
 
@@ -22,9 +22,9 @@ def write(
     as_json: out.Json = False,
 ) -> None:
     """Write our ops as Solutions for flashinfer-bench's definitions, which FlashInfer's trace_apply takes."""
-    from ..integrations import flashinfer
+    from .. import solutions
 
-    files = flashinfer.write_solutions(folder, tuple(definitions or flashinfer.PUBLISHED))
+    files = solutions.write_solutions(folder, tuple(definitions or solutions.PUBLISHED))
     if as_json:
         out.print_json([{"definition": file.stem, "file": file} for file in files])
         return
