@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dsl_kernels import env, programs
-from dsl_kernels.errors import CacheError, InvalidArgumentError
+from dsl_kernels.errors import InvalidArgumentError
 from dsl_kernels.manifest import MANIFEST, text_of
 from dsl_kernels.runtime import storage
 from dsl_kernels.runtime.pool import usable_cores
@@ -158,7 +158,8 @@ def emit(
 
 
 def _apply(root: Path, texts: dict[str, str], result: Emission) -> None:
-    try:
+    fix = "free space there, correct its permissions, or name another folder with --out"
+    with storage.writable(root, fix):
         if not (root / MANIFEST).exists():
             # Claim the folder first, so that a run killed later can be completed.
             storage.make_folder(root)
@@ -170,13 +171,6 @@ def _apply(root: Path, texts: dict[str, str], result: Emission) -> None:
             (root / relative).unlink(missing_ok=True)
         if MANIFEST in result.written:
             _write(root / MANIFEST, texts[MANIFEST])
-    except OSError as error:
-        raise CacheError(
-            str(error.filename or root),
-            expected="a folder that can be written",
-            got=error.strerror or str(error),
-            fix="free space there, correct its permissions, or name another folder with --out",
-        ) from error
 
 
 def _write(path: Path, text: str) -> None:

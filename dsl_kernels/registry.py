@@ -204,9 +204,7 @@ def explain(
     launch = {name: value for name, value in launch.items() if name not in call.dims}
     dims = {**call.dims, **launch}
     if launch and (unfit := refusal(replace(call, dims=dims), chosen.variant, named=variant)) is not None:
-        measured.warn_once(
-            f"ignoring the launch dims {launch} of the {rule} for {chosen.variant.id}: {unfit}"
-        )
+        measured.warn_once(f"ignoring {launch} of the {rule} for {chosen.variant.id}: {unfit}")
         dims, launch = dict(call.dims), {}
     deal = policies.get(call.op).launch
     computed = deal(SimpleNamespace(**chosen.variant.knobs), dims, call.row)

@@ -161,14 +161,11 @@ def _packages() -> Iterator[dict[str, str]]:
 def _unusable(names: tuple[str, ...]) -> dict[str, str]:
     """The DSLs that cannot be imported, with the error; each is tried in its own process, as it may crash."""
     # Without the current folder, whose modules would hide others.
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); "
-    code += "from dsl_kernels import backends; backends.get(sys.argv[1]).load()"
+    path = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})"
+    code = f"{path}; from dsl_kernels import backends; backends.get(sys.argv[1]).load()"
     running = {
         name: subprocess.Popen(
-            [sys.executable, "-P", "-c", code, name],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-Pc", code, name], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         for name in names
     }

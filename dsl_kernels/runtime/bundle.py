@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +29,7 @@ from typing import Any, Protocol
 
 from dsl_kernels import __version__, env, manifest
 from dsl_kernels.arguments import checked, require_known
-from dsl_kernels.errors import BundleError, CacheError, InvalidArgumentError
+from dsl_kernels.errors import BundleError, InvalidArgumentError
 from dsl_kernels.manifest import MANIFEST, Variant
 
 from . import storage
@@ -265,11 +266,9 @@ def _is_digest(text: object) -> bool:
 
 def _inside(root: Path, path: Path) -> Path:
     """`path`, which must be inside the bundle after symbolic links are followed."""
-    try:
-        actual = path.resolve()
-    except RuntimeError as error:  # links in a circle
-        raise _damaged(path, "a file in the bundle's own folder", str(error)) from None
-    if not actual.is_relative_to(root.resolve()):
+    # Unlike `resolve`, this raises nothing for links in a circle: whoever opens the path does.
+    actual = Path(os.path.realpath(path))
+    if not actual.is_relative_to(os.path.realpath(root)):
         raise _damaged(path, "a file in the bundle's own folder", f"a link to {actual}")
     return path
 
@@ -310,7 +309,8 @@ def write(
             fix="write a bundle for each architecture, and widen filters that match nothing",
         )
     require_free(target, replace=replace)
-    try:
+    fix = "free space there, correct its permissions, or choose another folder"
+    with storage.writable(target, fix):
         storage.make_folder(target.parent)
         with storage.working_folder(target.parent, target.name) as working:
             made = working / "made"
@@ -335,15 +335,6 @@ def write(
             _publish(made, target, working / "replaced")
         # Only now: the folder of a writer that was killed while it replaced a bundle may hold the old one.
         storage.sweep(target.parent, target.name)
-    except OSError as error:
-        if isinstance(error, CacheError):
-            raise
-        raise CacheError(
-            str(error.filename or target),
-            expected="a folder that can be written",
-            got=error.strerror or str(error),
-            fix="free space there, correct its permissions, or choose another folder",
-        ) from error
     return open_bundle(target)
 
 

@@ -315,7 +315,7 @@ def _what_is_there(module: Module) -> str:
 def _build(module: Module, key: Key, retry: bool) -> Path:
     entry = _entry(module, key)
     failure = entry.with_name(entry.name + ".failed.json")
-    with _writable(entry), _locked(entry):
+    with storage.writable(entry.parent, toolkit.FREE_SPACE), _locked(entry):
         if _intact(entry, digest=key.digest):
             return entry
         storage.sweep(entry.parent)
@@ -428,22 +428,6 @@ def _locked(entry: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-@contextlib.contextmanager
-def _writable(entry: Path) -> Iterator[None]:
-    """Turn the operating system's refusals (read-only, full, no permission) into a `CacheError`."""
-    try:
-        yield
-    except CacheError:
-        raise
-    except OSError as error:
-        raise CacheError(
-            str(error.filename or entry.parent),
-            expected="a cache folder that can be written",
-            got=error.strerror or str(error),
-            fix=toolkit.FREE_SPACE,
-        ) from error
 
 
 def _record(failure: Path, error: CompileError) -> None:

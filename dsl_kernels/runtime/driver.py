@@ -57,9 +57,6 @@ class Driver:
         context = self.check(self.api.cuCtxGetCurrent(), "cuCtxGetCurrent")
         if not int(context):
             self.check(self.api.cuCtxSetCurrent(self.primary_context(0)), "cuCtxSetCurrent")
-        return self.current_device()
-
-    def current_device(self) -> int:
         return int(self.check(self.api.cuCtxGetDevice(), "cuCtxGetDevice"))
 
     def current(self, context: Any) -> _Current:

@@ -237,10 +237,8 @@ class LoadedKernel:
 
     def _device(self, operands: Mapping[str, Any]) -> int:
         """The operands' device; without a tensor among them, the current one."""
-        if self._anchor is None:
-            return get_driver().enter_any_context()
-        device: int = operands[self._anchor].get_device()
-        return device
+        anchor = self._anchor
+        return int(operands[anchor].get_device()) if anchor else get_driver().enter_any_context()
 
     def _ensure_loaded(self, device: int) -> None:
         """Load the library once, and set the kernel's attributes once per device."""

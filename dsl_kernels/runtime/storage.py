@@ -112,6 +112,22 @@ def read_file(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
     return content
 
 
+@contextlib.contextmanager
+def writable(place: Path, fix: str) -> Iterator[None]:
+    """Turn the operating system's refusals (read-only, full, no permission) into a `CacheError`."""
+    try:
+        yield
+    except CacheError:
+        raise
+    except OSError as error:
+        raise CacheError(
+            str(error.filename or place),
+            expected="a folder that can be written",
+            got=error.strerror or str(error),
+            fix=fix,
+        ) from error
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and its missing parents, none of them writable by others whatever the umask."""
     missing = [path, *path.parents]

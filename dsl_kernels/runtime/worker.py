@@ -35,14 +35,9 @@ def _serve(job: dict[str, str]) -> dict[str, str]:
     try:
         speed.prepare(module.backend)
         return {"folder": str(cache.artifact_for(module, retry=bool(job["retry"])))}
-    except DslKernelError as error:
-        return {"error": _packed(error)}
     except Exception as error:
-        return {"error": _packed(cache.unforeseen(module, error))}
-
-
-def _packed(error: DslKernelError) -> str:
-    return b64encode(pickle.dumps(error)).decode()
+        typed = error if isinstance(error, DslKernelError) else cache.unforeseen(module, error)
+        return {"error": b64encode(pickle.dumps(typed)).decode()}
 
 
 if __name__ == "__main__":
