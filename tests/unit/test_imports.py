@@ -195,7 +195,7 @@ def test_the_first_use_of_torch_puts_it_wherever_its_stand_in_was_imported() -> 
     subprocess.run([sys.executable, "-c", probe], check=True, cwd=ROOT)
 
 
-MOST_LINES_IN_ALL = 52_911
+MOST_LINES_IN_ALL = 52_881
 """Lines of Python in `dsl_kernels` and `codegen` together. The number only falls."""
 
 
