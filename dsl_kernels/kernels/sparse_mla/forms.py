@@ -21,6 +21,8 @@ from ...problems.layouts import (
     V41_TOKEN_BYTES,
 )
 
+SLICES = (1, 2, 4)
+"""CTAs that may share out the dims of a query, in a variant with slices."""
 _QUERIES = (
     OperandSpec("q_nope", ("t", "heads", LATENT_DIM), "bfloat16", strides=axis_strides("q_nope", "th")),
     OperandSpec("q_pe", ("t", "heads", ROPE_DIM), "bfloat16", strides=axis_strides("q_pe", "th")),

@@ -17,8 +17,7 @@ from ...ops._views import kept_views
 from ...ops.workspace import Workspace
 from ...problems.binding import require_outputs_apart
 from ...problems.layouts import LATENT_DIM, V4_TOKEN_BYTES
-from .forms import EXTRA, FORMS, PAGED_BYTES, ROPELESS, split_cache, split_pages, split_queries
-from .program import SLICES
+from .forms import EXTRA, FORMS, PAGED_BYTES, ROPELESS, SLICES, split_cache, split_pages, split_queries
 
 _SPLIT = {
     (name, row_format): partial(split_pages, name, row_format)

@@ -29,6 +29,7 @@ from ....tile.dealing import share_out
 from ....tile.expressions import size_at
 from ....tile.lang import Body, Guard, Knob, LaunchPlan, Schedule, built_for
 from ....tile.program import TileProgram
+from ..forms import SLICES
 from . import blackwell, lone, on_m, on_n, pair, terms
 from .common import (
     LATENT_DIM,
@@ -47,7 +48,6 @@ from .common import (
     unpacked,
 )
 
-SLICES = (1, 2, 4)
 HEADS = (8, 16, 32, 64, 128)
 """Numbers of heads that have kernels of their own."""
 OF_ANY_HEADS = ("nope8", "v41")
